@@ -35,10 +35,10 @@ class DeadlineHeap:
     def __len__(self) -> int:
         return len(self._heap) + len(self._old)
 
-    def add(self, due_ns: int, partition: Partition, what: HasDeadline) -> None:
+    def add(self, due_ns: int, partition: Partition, obj: HasDeadline) -> None:
         """Adds the deadline of an object. O(log n)."""
         self._number += 1
-        heapq.heappush(self._heap, (due_ns, self._number, partition, what))
+        heapq.heappush(self._heap, (due_ns, self._number, partition, obj))
         if self._old:
             self._move()
         elif len(self._heap) > self._most:

@@ -57,9 +57,9 @@ def check_in_steps(core: SchedulerCore, *, merges: bool = True) -> Steps:
         yield from external_invariants.check(partition, _must, pace, merges=merges)
 
 
-def _must(truth: bool, what: str) -> None:
+def _must(truth: bool, message: str) -> None:
     if not truth:
-        raise InvariantViolated(what)
+        raise InvariantViolated(message)
 
 
 def _check_nodes(partition: Partition, pace: Pace) -> Steps:
@@ -156,32 +156,35 @@ def _check_uses(partition: Partition, pace: Pace) -> Steps:
     for queue in partition.queues.values():
         if queue.fair_uses is None:
             continue
-        held: dict[str, dict[int, int]] = {}
+        allocated: dict[str, dict[int, int]] = {}
         for app in partition.apps_in(queue):
-            own = held.setdefault(app.user, {})
+            own = allocated.setdefault(app.user, {})
             for allocation in app.allocations.values():
                 if pace.is_over():
                     yield
                 for number, value in allocation.shape.items:
                     own[number] = own.get(number, 0) + value
-        for user in dict.fromkeys((*held, *queue.fair_uses.users)):
-            known = queue.fair_uses.get_or_create(user)
-            _must(known.held == held.get(user, {}), f"{known} has {known.held}, its allocations {held.get(user)}")
-            _must((known.entry is None) == (not known.line), f"{known}: {known.entry} stands for {known.line}")
+        for user in dict.fromkeys((*allocated, *queue.fair_uses.users)):
+            usage = queue.fair_uses.get_or_create(user)
+            _must(
+                usage.held == allocated.get(user, {}),
+                f"{usage} has {usage.held}, its allocations {allocated.get(user)}",
+            )
+            _must((usage.entry is None) == (not usage.line), f"{usage}: {usage.entry} stands for {usage.line}")
 
 
 def _check_rights(partition: Partition, pace: Pace) -> Steps:
     """Checks what is kept for preemption: the priorities that are held, and the rights of groups on waitlists."""
     for queue in partition.queues.values():
-        held: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for app in partition.apps_in(queue):
             for allocation in app.allocations.values():
                 if pace.is_over():
                     yield
-                held[allocation.priority] = held.get(allocation.priority, 0) + 1
+                counts[allocation.priority] = counts.get(allocation.priority, 0) + 1
                 low = app.lowest_held <= allocation.priority
                 _must(low, f"{app}: lowest priority {app.lowest_held}, but it holds {allocation}")
-        _must(held == queue.held_priorities, f"{queue} holds priorities {queue.held_priorities}, counted {held}")
+        _must(counts == queue.held_priorities, f"{queue} holds priorities {queue.held_priorities}, counted {counts}")
     for waitlist, rights in partition.waiting.parking.rights.items():
         _must(not waitlist.gone, f"{waitlist} is gone, and has rights")
         problem = rights.invariant_violation(group for *_, group in waitlist.groups)
@@ -204,10 +207,10 @@ def _check_trackers(partition: Partition, pace: Pace) -> Steps:
             _must(app.ledgers == (*app.trackers, *queue.ancestry), f"{app} counts elsewhere than where it is")
             for tracker in app.trackers:
                 allocated, running, members = expected.get(tracker, ([0] * size, 0, 0))
-                summed = [held + own for held, own in zip(allocated, app.allocated, strict=True)]
+                summed = [total + own for total, own in zip(allocated, app.allocated, strict=True)]
                 expected[tracker] = (summed, running + app.counted, members + 1)
-    found = list(partition.limits)
-    _must(len(found) == len(expected), f"{len(found)} trackers, of which {len(expected)} are in use")
+    trackers = list(partition.limits)
+    _must(len(trackers) == len(expected), f"{len(trackers)} trackers, of which {len(expected)} are in use")
     for tracker, (allocated, running, members) in expected.items():
         _must(allocated == tracker.allocated, f"{tracker}: {tracker.allocated}, its applications sum to {allocated}")
         _must(
@@ -252,8 +255,8 @@ def _check_applications(partition: Partition, pace: Pace) -> Steps:
             _must(ask.pending > 0, f"{app}: ask {ask.key} has nothing pending")
             if ask.reserved_node:
                 kept = partition.nodes.get(ask.reserved_node)
-                known = kept is not None and ask in kept.reservations
-                _must(known, f"{ask} thinks that {ask.reserved_node} is reserved for it")
+                is_reserved = kept is not None and ask in kept.reservations
+                _must(is_reserved, f"{ask} thinks that {ask.reserved_node} is reserved for it")
             _must(not ask.preempts or bool(ask.reserved_node), f"{ask} claims what victims leave on no node")
             _must(not ask.preempts or bool(ask.planned_ns), f"{ask} has victims that were never chosen")
             for number, value in ask.shape.items:
@@ -296,10 +299,10 @@ def _check_quotas(partition: Partition, pace: Pace) -> Steps:
                 yield
             pending += ask.pending
             text += text_bytes(ask.tags) * ask.pending
-        for held in app.allocations.values():
+        for allocation in app.allocations.values():
             if pace.is_over():
                 yield
-            text += text_bytes(held.tags)
+            text += text_bytes(allocation.tags)
     for foreign in partition.foreign.values():
         if pace.is_over():
             yield
@@ -327,8 +330,8 @@ def _check_allocations(app: Application, pace: Pace) -> Steps:
         _must(key == allocation.unique_key, f"{app}: {allocation.unique_key} is filed under {key}")
         if allocation.ordinal:
             repeats += 1
-            found = app.repeats.get(allocation.key, {}).get(allocation.ordinal)
-            _must(found is allocation, f"{app}: {key} is not found by its number")
+            repeat = app.repeats.get(allocation.key, {}).get(allocation.ordinal)
+            _must(repeat is allocation, f"{app}: {key} is not found by its number")
         if allocation.uuid:
             uuids += 1
             _must(allocation in app.by_uuid.get(allocation.uuid, {}), f"{app}: {key} is not found by its UUID")
@@ -344,20 +347,20 @@ def _check_gangs(partition: Partition, pace: Pace) -> Steps:
     for app in partition.apps.values():
         gang = app.gang
         if gang is None:
-            for held in app.allocations.values():
+            for allocation in app.allocations.values():
                 if pace.is_over():
                     yield
-                _must(not held.placeholder, f"{app} has placeholders and no gang")
+                _must(not allocation.placeholder, f"{app} has placeholders and no gang")
             continue
         yield from _check_task_groups(partition, gang, pace)
         leaving: dict[str, dict[str, None]] = {}
-        for key, held in app.allocations.items():
+        for key, allocation in app.allocations.items():
             if pace.is_over():
                 yield
-            if held.replaced_by is not None:
-                _must(held.placeholder, f"{held} is replaced, and no placeholder")
-            if held.replaced_by:
-                leaving.setdefault(held.replaced_by, {})[key] = None
+            if allocation.replaced_by is not None:
+                _must(allocation.placeholder, f"{allocation} is replaced, and no placeholder")
+            if allocation.replaced_by:
+                leaving.setdefault(allocation.replaced_by, {})[key] = None
         _must(gang.replacing == leaving, f"{gang}: {gang.replacing} are replaced, should be {leaving}")
         for ask in app.asks.values():
             if pace.is_over():
@@ -370,8 +373,8 @@ def _check_gangs(partition: Partition, pace: Pace) -> Steps:
                 whole[number] = whole.get(number, 0) + value
     ledgers: list[Ledger] = [*partition.queues.values(), *partition.limits]
     for ledger in ledgers:
-        found = promised.get((ledger.path, repr(ledger)), {})
-        _must(ledger.promised == found, f"{ledger}: {ledger.promised} promised, gangs wait for {found}")
+        expected = promised.get((ledger.path, repr(ledger)), {})
+        _must(ledger.promised == expected, f"{ledger}: {ledger.promised} promised, gangs wait for {expected}")
         for leaf, lines in partition.waiting.waiting_gangs.get(ledger, {}).items():
             _must(bool(lines), f"{ledger} keeps empty lines of gangs")
             for _, app in lines:
@@ -405,8 +408,8 @@ def _check_questions(partition: Partition, pace: Pace) -> Steps:
         for check in partition.checks.about_node(node):
             _must(check in open_now, f"{node}: {check} is not open")
         for ask in node.refused_by:
-            known = ask.refusals is not None and node.node_id in ask.refusals.nodes and not ask.gone
-            _must(known, f"{node} is refused for {ask}, which does not know")
+            is_recorded = ask.refusals is not None and node.node_id in ask.refusals.nodes and not ask.gone
+            _must(is_recorded, f"{node} is refused for {ask}, which does not know")
     for app in partition.apps.values():
         for ask in app.asks.values():
             if pace.is_over():
@@ -425,7 +428,7 @@ def _check_questions(partition: Partition, pace: Pace) -> Steps:
 
 def _check_task_groups(partition: Partition, gang: Gang, pace: Pace) -> Steps:
     app = gang.app
-    held = dict.fromkeys(gang.groups, 0)
+    counts = dict.fromkeys(gang.groups, 0)
     pending = dict.fromkeys(gang.groups, 0)
     placed: dict[int, int] = {}
     sums: dict[int, int] = {}
@@ -434,7 +437,7 @@ def _check_task_groups(partition: Partition, gang: Gang, pace: Pace) -> Steps:
             yield
         if not allocation.placeholder:
             continue
-        held[allocation.task_group] += 1
+        counts[allocation.task_group] += 1
         for number, value in allocation.shape.items:
             sums[number] = sums.get(number, 0) + value
         free = gang.groups[allocation.task_group].free
@@ -449,7 +452,7 @@ def _check_task_groups(partition: Partition, gang: Gang, pace: Pace) -> Steps:
         if ask.demand.placeholder:
             pending[ask.demand.task_group] += ask.pending
     for name, group in gang.groups.items():
-        _must(group.held == held[name], f"{group} of {app} holds {group.held}, counted {held[name]}")
+        _must(group.held == counts[name], f"{group} of {app} holds {group.held}, counted {counts[name]}")
         _must(group.pending == pending[name], f"{group} of {app} has {group.pending} pending, counted {pending[name]}")
         whole = group.pending + group.held + group.replaced + group.timed_out + group.lost
         _must(group.asked == whole, f"{group} of {app}: {group.asked} asked for, {whole} accounted for")
@@ -457,13 +460,13 @@ def _check_task_groups(partition: Partition, gang: Gang, pace: Pace) -> Steps:
         {number: value for number, value in gang.taken.items() if value} == sums,
         f"{gang}: {gang.taken} taken, its placeholders sum to {sums}",
     )
-    wanted: dict[int, int] = {}
+    requested: dict[int, int] = {}
     for ask in app.asks.values():
         for number, value in ask.shape.items if ask.demand.placeholder and ask.pending else ():
-            wanted[number] = wanted.get(number, 0) + value * ask.pending
+            requested[number] = requested.get(number, 0) + value * ask.pending
     _must(
-        {number: value for number, value in gang.pending.items() if value} == wanted,
-        f"{gang}: {gang.pending} pending, its asks sum to {wanted}",
+        {number: value for number, value in gang.pending.items() if value} == requested,
+        f"{gang}: {gang.pending} pending, its asks sum to {requested}",
     )
     _must(
         {number: value for number, value in gang.placed.items() if value} == placed,
@@ -490,8 +493,8 @@ def _check_reasons(partition: Partition) -> None:
             waits = turns.is_blocked(ask)
             _must(waits or ask_reason(ask) is not None, f"{app}: ask {ask.key} is pending without a reason")
     if stopped:
-        asked = turns.one.open or partition.questions.is_at_limit or not partition.root.ready
-        _must(bool(asked), f"{partition.root} has something ready, and no answer that it waits for")
+        is_waiting = turns.one.open or partition.questions.is_at_limit or not partition.root.ready
+        _must(bool(is_waiting), f"{partition.root} has something ready, and no answer that it waits for")
         return
     for queue in partition.queues.values():
         _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")

@@ -380,59 +380,59 @@ class Partition(PartitionState):
             or (bool(self.root.ready) and not stopped)
         )
 
-    def on_deadline(self, what: HasDeadline, due_ns: int, out: Outcome, now_ns: int) -> Steps:
+    def on_deadline(self, obj: HasDeadline, due_ns: int, out: Outcome, now_ns: int) -> Steps:
         """Handles a deadline that has come, in steps. Ignores a deadline that was moved meanwhile."""
-        match what:
+        match obj:
             case Queue():
-                if what.quota_ns and what.quota_ns == due_ns:
-                    quota_enforcement.on_deadline(self, self.releases, what, out, now_ns)
-                self.queue_tree.sweep_queue(what, out, now_ns)
+                if obj.quota_ns and obj.quota_ns == due_ns:
+                    quota_enforcement.on_deadline(self, self.releases, obj, out, now_ns)
+                self.queue_tree.sweep_queue(obj, out, now_ns)
             case Application():
-                if what.deadline_ns == due_ns:
-                    yield from self.lifecycle.expire(what, out, now_ns)
-                if what.gang is not None and what.gang.deadline_ns == due_ns:
-                    yield from self.gangs.time_out(what, out, now_ns)
+                if obj.deadline_ns == due_ns:
+                    yield from self.lifecycle.expire(obj, out, now_ns)
+                if obj.gang is not None and obj.gang.deadline_ns == due_ns:
+                    yield from self.gangs.time_out(obj, out, now_ns)
             case Waitlist():
-                if what.due_ns == due_ns:
-                    self.long_wait.on_deadline(what)
-            case Allocation() if what.releasing:
-                if due_ns == what.reminder_ns:
-                    self.releases.resend(what, out, now_ns)
-            case Allocation() if is_current(what, due_ns):
-                over = f"the execution time-out of {in_force_ms(what)} ms is over"
-                self.releases.time_out(what, over, out, now_ns)
+                if obj.due_ns == due_ns:
+                    self.long_wait.on_deadline(obj)
+            case Allocation() if obj.releasing:
+                if due_ns == obj.reminder_ns:
+                    self.releases.resend(obj, out, now_ns)
+            case Allocation() if is_current(obj, due_ns):
+                over = f"the execution time-out of {in_force_ms(obj)} ms is over"
+                self.releases.time_out(obj, over, out, now_ns)
             case Ask():
-                self.long_wait.reservation_timed_out(what, out, now_ns)
+                self.long_wait.reservation_timed_out(obj, out, now_ns)
             case ReportedObject():
-                if due_of(what) == due_ns:
-                    yield from self.offers.on_deadline(what, out, now_ns)
+                if due_of(obj) == due_ns:
+                    yield from self.offers.on_deadline(obj, out, now_ns)
             case Offers():
-                yield from what.on_report_deadline(out, now_ns)
-            case LeafUsage() if what.due_ns == due_ns:
-                self.fair_shares.on_deadline(what, out, now_ns)
+                yield from obj.on_report_deadline(out, now_ns)
+            case LeafUsage() if obj.due_ns == due_ns:
+                self.fair_shares.on_deadline(obj, out, now_ns)
             case PredicateCalls():
-                what.on_deadline(out, now_ns)
+                obj.on_deadline(out, now_ns)
             case RefusalExpiry():
-                self.questions.on_retry_deadline(what, due_ns, out, now_ns)
+                self.questions.on_retry_deadline(obj, due_ns, out, now_ns)
 
 
-def is_current(what: HasDeadline, due_ns: int) -> bool:
+def is_current(obj: HasDeadline, due_ns: int) -> bool:
     """Whether a deadline is still valid; False: its object does not exist any more, or has another deadline."""
-    if what.gone:
+    if obj.gone:
         return False
-    match what:
+    match obj:
         case Application():
-            return what.deadline_ns == due_ns or (what.gang is not None and what.gang.deadline_ns == due_ns)
+            return obj.deadline_ns == due_ns or (obj.gang is not None and obj.gang.deadline_ns == due_ns)
         case Waitlist():
-            return what.due_ns == due_ns
+            return obj.due_ns == due_ns
         case Ask():
-            return bool(what.reserved_node)
+            return bool(obj.reserved_node)
         case LeafUsage():
-            return what.due_ns == due_ns
+            return obj.due_ns == due_ns
         case ReportedObject():
-            return due_of(what) == due_ns
+            return due_of(obj) == due_ns
         case RefusalExpiry():
-            return what.refusals.armed_ns == due_ns
-        case Allocation() if not what.releasing:
-            return what.end_ns == due_ns  # (the RM may have changed it meanwhile)
+            return obj.refusals.armed_ns == due_ns
+        case Allocation() if not obj.releasing:
+            return obj.end_ns == due_ns  # (the RM may have changed it meanwhile)
     return True

@@ -92,8 +92,8 @@ class SchedulerCore:
 
     def build_in_steps(self) -> Steps:
         """Makes the partitions of the configuration, in steps."""
-        for each in self.config.partitions:
-            self.partitions[each.name] = yield from self._new_partition(each)
+        for partition_config in self.config.partitions:
+            self.partitions[partition_config.name] = yield from self._new_partition(partition_config)
 
     # ---- entry point: apply ----------------------------------------------------------------------------------------
 
@@ -127,9 +127,9 @@ class SchedulerCore:
             for count, (path, queue) in enumerate(partition.queues.items() if old is not None else (), 1):
                 if not count % LIGHT_STEP:
                     yield
-                known = old.queues.get(path) if old is not None else None
-                if known is not None and known.fair_uses is not None:
-                    partition.fair_shares.carry_over(queue, known.fair_uses, out, now_ns)
+                old_queue = old.queues.get(path) if old is not None else None
+                if old_queue is not None and old_queue.fair_uses is not None:
+                    partition.fair_shares.carry_over(queue, old_queue.fair_uses, out, now_ns)
 
     def _outcome(self, out: Outcome | None) -> Outcome:
         """The outcome to add to, with the events that are wanted now."""
@@ -137,55 +137,55 @@ class SchedulerCore:
         out.tracking, out.requests = self._events.tracking, self._events.requests
         return out
 
-    def end(self, now_ns: int, out: Outcome | None = None, why: str = ANEW) -> Outcome:
+    def end(self, now_ns: int, out: Outcome | None = None, reason: str = ANEW) -> Outcome:
         """Adds the events of everything that ends with the RM's registration. The objects themselves just disappear.
 
         Very many asks and allocations get no events of their own: each of their sums ends with one event.
         """
         out = self._outcome(out)
-        finish(self.end_in_steps(now_ns, out, why))
+        finish(self.end_in_steps(now_ns, out, reason))
         return out
 
-    def end_in_steps(self, now_ns: int, out: Outcome, why: str = ANEW) -> Steps:
+    def end_in_steps(self, now_ns: int, out: Outcome, reason: str = ANEW) -> Steps:
         """Does the same in steps. Nothing else may use the core between them."""
         self._outcome(out)
         apps: dict[Partition, list[Application]] = {}
-        ended = held = 0
+        ended = total = 0
         for partition in self.partitions.values():
             own = apps[partition] = []
             for queue in partition.queues.values():
                 for app in partition.apps_in(queue):
                     own.append(app)
                     ended += len(app.allocations)
-                    held += len(app.allocations) + len(app.asks)
+                    total += len(app.allocations) + len(app.asks)
                     if not len(own) % LIGHT_STEP:
                         yield
         out.ended += ended
         out.dropped += ended
         pace = Pace()
         for partition in self.partitions.values():
-            if held > ENDED_ONE_BY_ONE_MAX and out.tracking:
-                yield from emit_totals_ended(partition, apps[partition], out, now_ns, why)
+            if total > ENDED_ONE_BY_ONE_MAX and out.tracking:
+                yield from emit_totals_ended(partition, apps[partition], out, now_ns, reason)
             for app in apps[partition]:
                 if pace.is_over():
                     yield
-                if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
-                    yield from emit_app_ended(app, out, now_ns, why, pace)
+                if total <= ENDED_ONE_BY_ONE_MAX and out.tracking:
+                    yield from emit_app_ended(app, out, now_ns, reason, pace)
                 link_event(app, app.user_group, EventChange.REMOVE, out, now_ns)
                 out.add_event(
-                    EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns
+                    EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, message=reason, now_ns=now_ns
                 )
                 change, detail, path = EventChange.REMOVE, EventDetail.QUEUE_APP, app.queue.path
-                out.add_event(EventType.QUEUE, change, detail, path, app.app_id, message=why, now_ns=now_ns)
+                out.add_event(EventType.QUEUE, change, detail, path, app.app_id, message=reason, now_ns=now_ns)
             for count, (node_id, node) in enumerate(partition.nodes.items(), 1):
                 if not count % STEP:
                     yield
                 change, detail, capacity = EventChange.REMOVE, EventDetail.NODE_DECOMISSION, node.named_capacity()
-                out.add_event(EventType.NODE, change, detail, node_id, "", capacity, why, now_ns=now_ns)
+                out.add_event(EventType.NODE, change, detail, node_id, "", capacity, reason, now_ns=now_ns)
             limit_events(partition.limits.all_limits(), {}, out, now_ns)
             for count, queue in enumerate(reversed(partition.queues.values()), 1):
                 detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
-                out.add_event(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
+                out.add_event(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, message=reason, now_ns=now_ns)
                 if not count % STEP:
                     yield
 
@@ -233,12 +233,12 @@ class SchedulerCore:
             case SetSchedulingEnabled():
                 self._deciding = command.deciding
                 self._review_deciding()
-                for each in self.partitions.values() if not command.deciding else ():
-                    each.questions.withdraw_all(out)
+                for partition in self.partitions.values() if not command.deciding else ():
+                    partition.questions.withdraw_all(out)
             case SetCallbacks():
                 self._policy = command.policy
-                for each in self.partitions.values():
-                    each.questions.set_policy(command.policy, out, now_ns)
+                for partition in self.partitions.values():
+                    partition.questions.set_policy(command.policy, out, now_ns)
                 self._review_deciding()
             case PredicateAnswers():
                 self._answer(command, out, now_ns)
@@ -247,14 +247,14 @@ class SchedulerCore:
             case SetEvents():
                 self._events = command
                 self._outcome(out)
-                for each in self.partitions.values():
-                    each.notifications.set_enabled(command.requests)
+                for partition in self.partitions.values():
+                    partition.notifications.set_enabled(command.requests)
             case SetQuotas():
                 self.quotas.limits = command.limits
             case SetGeneration():
                 self._previous_generation = command.previous
-                for each in self.partitions.values():
-                    each.previous_generation = command.previous
+                for partition in self.partitions.values():
+                    partition.previous_generation = command.previous
         yield from self._follow_up(out, now_ns)
 
     def _take_items(
@@ -324,10 +324,10 @@ class SchedulerCore:
             yield from partition.external.apply(changes, out, now_ns)
             partition.questions.on_limits_lowered(out)
             return
-        for count, (what, _, _) in enumerate(emptied(changes), 1):
-            out.mark_changed(what, what.partition)
-            if isinstance(what, ReportedObject):
-                no_partition(what, out)
+        for count, (entry, _, _) in enumerate(emptied(changes), 1):
+            out.mark_changed(entry, entry.partition)
+            if isinstance(entry, ReportedObject):
+                no_partition(entry, out)
             if not count % STEP:
                 yield
 
@@ -343,54 +343,54 @@ class SchedulerCore:
 
     def conflicts(self, config: ClusterConfig) -> tuple[str, ...]:
         """Why a configuration that is valid in itself cannot be applied to the present state; empty: it can."""
-        wanted = {each.name: each for each in config.partitions}
-        found: list[str] = []
+        configs = {partition_config.name: partition_config for partition_config in config.partitions}
+        problems: list[str] = []
         for name, partition in self.partitions.items():
-            found += (
-                reload.conflicts(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
+            problems += (
+                reload.conflicts(partition, configs[name]) if name in configs else reload.removal_obstacles(partition)
             )
         if self.quotas.limits.queues and (problem := self.quotas.queues_problem(self._queues_with(config))):
-            found.append(problem)
-        return tuple(found)
+            problems.append(problem)
+        return tuple(problems)
 
     def _queues_with(self, config: ClusterConfig) -> int:
         """How many queues there are under a configuration: its own, and those that stay or drain."""
         count = 0
-        for each in config.partitions:
-            paths = set(queue_paths(each))
-            known = self.partitions.get(each.name)
-            for queue in known.queues.values() if known is not None else ():
+        for partition_config in config.partitions:
+            paths = set(queue_paths(partition_config))
+            partition = self.partitions.get(partition_config.name)
+            for queue in partition.queues.values() if partition is not None else ():
                 if not queue.managed or queue.applications:
                     paths.update(above.path for above in queue.ancestry)
             count += len(paths)
         return count
 
     def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> Generator[None, None, tuple[str, ...]]:
-        found = self.conflicts(config)
-        if found:
-            return found
+        problems = self.conflicts(config)
+        if problems:
+            return problems
         yield
-        wanted = {each.name: each for each in config.partitions}
-        for name in [name for name in self.partitions if name not in wanted]:
+        configs = {partition_config.name: partition_config for partition_config in config.partitions}
+        for name in [name for name in self.partitions if name not in configs]:
             going = self.partitions.pop(name)
             yield from reload.remove(going, out, now_ns)
             _unlink(going)
-        for name, each in wanted.items():
-            known = self.partitions.get(name)
-            if known is not None:
-                known.questions.withdraw_all(out)
-                yield from reload.reconfigure(known, each, out, now_ns)
+        for name, partition_config in configs.items():
+            partition = self.partitions.get(name)
+            if partition is not None:
+                partition.questions.withdraw_all(out)
+                yield from reload.reconfigure(partition, partition_config, out, now_ns)
                 if self._searching:  # (a follower takes the consequences from the records)
-                    yield from known.external.reconfigured(out, now_ns)
+                    yield from partition.external.reconfigured(out, now_ns)
                 continue
-            self.partitions[name] = new = yield from self._new_partition(each)
+            self.partitions[name] = new = yield from self._new_partition(partition_config)
             new.questions.set_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
             yield from new.queue_tree.announce_in_steps(out, now_ns)
             if self._searching:
                 yield from new.external.begin(out, now_ns)
-        in_order = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
+        in_order = {name: self.partitions[name] for name in configs}  # in the order of the configuration
         self.partitions.clear()  # (It stays the same mapping: the handlers of requests hold it.)
         self.partitions.update(in_order)
         self.config = config
@@ -431,7 +431,7 @@ class SchedulerCore:
         first: dict[int, PredicateAnswer] = {}
         for answer in command.answers:
             first.setdefault(answer.question, answer)
-        for answer in sorted(first.values(), key=lambda each: each.fits):
+        for answer in sorted(first.values(), key=lambda answer: answer.fits):
             for partition in self.partitions.values():
                 if answer.question in partition.questions.open:
                     partition.questions.apply_answer(
@@ -454,26 +454,26 @@ class SchedulerCore:
         self._outcome(out)
         if self._deadlines:
             yield from self._fire_deadlines(out, now_ns)
-        left = budget
+        remaining = budget
         for partition in self._in_turn():
             for _ in range(_PASSES_MAX):
-                made = yield from partition.cycle.run(out, now_ns, left)
-                left -= made
-                if left <= 0 or not partition.waiting.has_wakeups:
+                allocated = yield from partition.cycle.run(out, now_ns, remaining)
+                remaining -= allocated
+                if remaining <= 0 or not partition.waiting.has_wakeups:
                     break
         yield from self._follow_up(out, now_ns)
-        self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
+        self.exhausted = remaining > 0 and not any(partition.unfinished for partition in self.partitions.values())
 
     def _in_turn(self) -> Sequence[Partition]:
         """The partitions in the order of this cycle. While the RM sees one proposal at a time, the partitions take
         turns.
         """
-        found = list(self.partitions.values())
+        partitions = list(self.partitions.values())
         names = list(self.partitions)
-        if len(found) < 2 or self._one.last not in names:
-            return found
+        if len(partitions) < 2 or self._one.last not in names:
+            return partitions
         after = names.index(self._one.last) + 1
-        return [*found[after:], *found[:after]]
+        return [*partitions[after:], *partitions[:after]]
 
     #: After a cycle: nothing more fits until something changes. False: the budget ran out first.
     exhausted: bool = False
@@ -504,14 +504,14 @@ class SchedulerCore:
             count += 1
             if not count % STEP:
                 yield
-            due_ns, _, partition, what = due
+            due_ns, _, partition, obj = due
             # (An external entry outlives a partition that a new configuration removes.)
-            if not what.gone and self.partitions.get(partition.name) is partition:
-                yield from partition.on_deadline(what, due_ns, out, now_ns)
+            if not obj.gone and self.partitions.get(partition.name) is partition:
+                yield from partition.on_deadline(obj, due_ns, out, now_ns)
 
     def _collect_deadlines(self, partition: Partition) -> Steps:
-        for count, (due_ns, what) in enumerate(emptied(partition.deadlines), 1):
-            self._deadlines.add(due_ns, partition, what)
+        for count, (due_ns, obj) in enumerate(emptied(partition.deadlines), 1):
+            self._deadlines.add(due_ns, partition, obj)
             if not count % STEP:
                 yield
 

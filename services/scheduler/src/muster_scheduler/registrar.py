@@ -198,7 +198,7 @@ class RmRegistrar:
             return
         # 1. the events of the objects that end, after those of earlier decisions
         out = Outcome()
-        yield from state.core.end_in_steps(now_ns, out, why=FORGOTTEN)
+        yield from state.core.end_in_steps(now_ns, out, reason=FORGOTTEN)
         removed = yield from absorb_unwritten(self._roster.outcomes.pop(rm_id, None), out)
         emitter = self._roster.emitters.pop(rm_id)
         self._admin.on_callback_lost(rm_id, emitter, outputs)

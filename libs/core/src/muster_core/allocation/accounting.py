@@ -221,12 +221,12 @@ class Accounting:
 
     def count_priority(self, app: Application, priority: int, step: int) -> None:
         """Counts one more allocation of the priority (or one less) in the application and its leaf."""
-        held = app.queue.held_priorities
-        count = held.get(priority, 0) + step
+        counts = app.queue.held_priorities
+        count = counts.get(priority, 0) + step
         if count:
-            held[priority] = count
+            counts[priority] = count
         else:
-            del held[priority]
+            del counts[priority]
         if step > 0 and priority < app.lowest_held:
             app.lowest_held = priority
             self._waiting.parking.review_all(app)
@@ -235,13 +235,13 @@ class Accounting:
         """Counts an allocation that preemption released (``sign`` 1) from its leaf up to root and for its preemptor, or
         not any more (-1).
         """
-        why = victim.preempted
-        assert why is not None, f"{victim} was not preempted"
-        if why.app_id:
-            victims, asker = self._state.victims, (why.app_id, why.key)
-            left = victims.get(asker, 0) + sign
-            if left:
-                victims[asker] = left
+        record = victim.preempted
+        assert record is not None, f"{victim} was not preempted"
+        if record.app_id:
+            victims, asker = self._state.victims, (record.app_id, record.key)
+            remaining = victims.get(asker, 0) + sign
+            if remaining:
+                victims[asker] = remaining
             else:
                 del victims[asker]
         for number, value in victim.shape.items:

@@ -41,8 +41,8 @@ class AllocationFacts:
         if before is not None and after is not None and (before.shape, before.pending) == (after.shape, after.pending):
             return
         if before is not None:
-            why = REQUEST_CHANGED if after is not None else REPORTED
-            self.ask_event(EventChange.REMOVE, EventDetail.APP_REQUEST, before, out, now_ns, why)
+            reason = REQUEST_CHANGED if after is not None else REPORTED
+            self.ask_event(EventChange.REMOVE, EventDetail.APP_REQUEST, before, out, now_ns, reason)
         if after is not None:
             self.ask_event(EventChange.ADD, EventDetail.APP_REQUEST, after, out, now_ns, message)
 
@@ -52,8 +52,8 @@ class AllocationFacts:
     ) -> None:
         """Adds the event of everything pending of an ask."""
         demand, pending = ask.demand, ask.pending
-        wanted = demand.shape if pending == 1 else demand.shape.times(pending)
-        out.add_event(EventType.APP, change, detail, ask.app.app_id, demand.key, wanted, message, now_ns=now_ns)
+        requested = demand.shape if pending == 1 else demand.shape.times(pending)
+        out.add_event(EventType.APP, change, detail, ask.app.app_id, demand.key, requested, message, now_ns=now_ns)
 
     def on_allocated(
         self, allocation: Allocation, out: Outcome, now_ns: int, *, adopted: bool = False, echo: bool = True
@@ -62,8 +62,8 @@ class AllocationFacts:
         if not adopted:
             out.made += 1
         if echo:
-            said = allocation.demand if allocation.backfilled is None else in_force(allocation)
-            out.facts.append(NewAllocation(self._state.name, allocation, said, adopted))
+            demand_in_force = allocation.demand if allocation.backfilled is None else in_force(allocation)
+            out.facts.append(NewAllocation(self._state.name, allocation, demand_in_force, adopted))
         demand = allocation.demand
         if demand.execution_timeout_ms > 0 or allocation.backfilled is not None:
             self.set_execution_deadline(allocation)
@@ -89,8 +89,16 @@ class AllocationFacts:
             self._state.deadlines.append((end_ns, allocation))
 
 
-def released(state: PartitionState, held: Allocation, termination: Termination, message: str) -> ReleasedAllocation:
+def released(
+    state: PartitionState, allocation: Allocation, termination: Termination, message: str
+) -> ReleasedAllocation:
     """Makes the fact that an allocation is released, or has ended."""
     return ReleasedAllocation(
-        state.name, held.app_id, held.key, held.uuid, termination, message, held.previous_generation
+        state.name,
+        allocation.app_id,
+        allocation.key,
+        allocation.uuid,
+        termination,
+        message,
+        allocation.previous_generation,
     )

@@ -89,8 +89,8 @@ class Allocator:
         if but:
             # (The result cannot be reused for other asks of the shape.)
             if shape in waiting.only_gained:
-                left = [node for node in waiting.gained if node.node_id not in but]
-                return self._node_books.index.first_of(left, shape.items)
+                candidates = [node for node in waiting.gained if node.node_id not in but]
+                return self._node_books.index.first_of(candidates, shape.items)
             return next(iter(self._node_books.index.fitting(shape.items, but, 1)), None)
         if shape in waiting.only_gained:
             node = self._node_books.index.first_of(waiting.gained, shape.items)

@@ -69,14 +69,16 @@ class ApplicationLines:
 
         :param room: of those whose gangs fit into this; None: of those that wait for a place among the running ones.
         """
-        place = (ledger, app.queue)
+        key = (ledger, app.queue)
         if room is None:
-            line = self._urgent_apps.get(place)
-            found = line[0][-1] if line is not None else None
+            line = self._urgent_apps.get(key)
+            candidate = line[0][-1] if line is not None else None
         else:
-            gangs = self._urgent_gangs.get(place)
-            found = gangs.first(room) if gangs is not None else None
-        return found if found is not None and found.ready and found.ready[0][0] < app.ready[0][0] else None
+            gangs = self._urgent_gangs.get(key)
+            candidate = gangs.first(room) if gangs is not None else None
+        return (
+            candidate if candidate is not None and candidate.ready and candidate.ready[0][0] < app.ready[0][0] else None
+        )
 
 
 def key_of(app: Application) -> tuple[int, int, int, int]:

@@ -96,13 +96,13 @@ class AskEvents:
         """
         return any(not stopped or not _was_missed(group) for group in self._due)
 
-    def set_enabled(self, wanted: bool) -> None:
+    def set_enabled(self, enabled: bool) -> None:
         """Starts or stops the events. At a start, all waiting asks are looked at."""
-        if wanted == self.wanted:
+        if enabled == self.wanted:
             return
-        self.wanted = wanted
+        self.wanted = enabled
         self._due.clear()
-        for app in self._state.apps.values() if wanted else ():
+        for app in self._state.apps.values() if enabled else ():
             for group in app.groups.values():
                 group.stood, group.untold = None, None
                 if group.parked_key is not None:
@@ -117,7 +117,7 @@ class AskEvents:
         if group.untold is None:
             group.untold = []
         elif len(group.untold) > 2 * group.asks:
-            group.untold = [each for each in group.untold if each.group is group]
+            group.untold = [unexamined for unexamined in group.untold if unexamined.group is group]
         group.untold.append(ask)
         if group.parked_key is not None:
             self._due.setdefault(group)
@@ -138,11 +138,11 @@ class AskEvents:
 
     def run(self, out: Outcome, now_ns: int) -> None:
         """Makes the events of asks whose obstacle changed."""
-        left = LOOKS_MAX
+        remaining = LOOKS_MAX
         for group in list(islice(self._due, LOOKS_MAX)):
-            if left <= 0:
+            if remaining <= 0:
                 break
-            left -= self._look(group, left, out, now_ns)
+            remaining -= self._look(group, remaining, out, now_ns)
 
     def _look(self, group: AskGroup, most: int, out: Outcome, now_ns: int) -> int:
         """Looks at up to ``most`` asks of a group. Returns how many, at least 1."""
@@ -156,8 +156,8 @@ class AskEvents:
             self._due[group] = asks
             return 1
         standing = obstacle_of(waitlist.reason)
-        left = [*reversed(asks or ()), *(group.untold or ())]
-        asks = left if group.stood == standing else _members(group)
+        unexamined = [*reversed(asks or ()), *(group.untold or ())]
+        asks = unexamined if group.stood == standing else _members(group)
         asks.reverse()
         group.stood, group.untold = standing, None
         looked = 1

@@ -132,11 +132,12 @@ class Asks:
             return
         waitlists = app.queue.waitlists
         waitlist = waitlists.get(group.wait_key) if waitlists else None
-        held = waitlist is not None and waitlist.is_blocked and app.waiting_at is None
+        should_park = waitlist is not None and waitlist.is_blocked and app.waiting_at is None
         gang = app.gang
         if gang is not None and (gang.waits_for_room or gang.gates(group) or gang.can_be_replaced_by(group)):
-            held = False  # it waits for room for the gang or for placeholders; the others wait for something else
-        if waitlist is not None and held and ready is None:
+            # It waits for room for the gang or for placeholders; the others wait for something else.
+            should_park = False
+        if waitlist is not None and should_park and ready is None:
             self._waiting.park_on(group, waitlist)
         else:
             self._waiting.make_ready(group)

@@ -75,20 +75,20 @@ class Backfill:
         end_ns = min(now_ns + duration_ms * _MS_NS, INT64_MAX)
         easy = self._state.config.backfill == BACKFILL_EASY
         best: tuple[int, str] | None = None
-        found: tuple[Node, BackfillRecord] | None = None
+        match: tuple[Node, BackfillRecord] | None = None
         for node, kept in self._open():
             if kept is ask or outranks(ask, kept) or not fits(ask.demand.shape.items, node.available):
                 continue
             due = due_of(node, kept, now_ns)
             if due is None:
                 continue
-            due_ns, left = due
-            if end_ns > due_ns and not (easy and fits(ask.demand.shape.items, left)):
+            due_ns, free = due
+            if end_ns > due_ns and not (easy and fits(ask.demand.shape.items, free)):
                 continue
             if best is None or (due_ns, node.node_id) < best:
                 best = (due_ns, node.node_id)
-                found = node, BackfillRecord(kept.app.app_id, kept.key, due_ns, end_ns)
-        return found
+                match = node, BackfillRecord(kept.app.app_id, kept.key, due_ns, end_ns)
+        return match
 
     def refusal_clause(self, ask: Ask, now_ns: int) -> str:
         """Why an ask is not backfilled, although reserved nodes have room: a clause for people."""
@@ -107,8 +107,8 @@ class Backfill:
         longest_ms = 0
         for node, kept in self._open():
             if fits(shape.items, node.available) and (due := due_of(node, kept, now_ns)) is not None:
-                due_ns, left = due
-                beside = easy and fits(shape.items, left)
+                due_ns, free = due
+                beside = easy and fits(shape.items, free)
                 longest_ms = max(longest_ms, _EVER_MS if beside else (due_ns - now_ns) // _MS_NS)
         return longest_ms
 
@@ -155,10 +155,10 @@ class Backfill:
         if changed is not None:
             by = f"{changed.key} of {changed.app_id or 'another manager'} was reported there"
         if due is None:
-            said = f"It is not known any more when node {node_text} (so far in {was}): {by}"
+            message = f"It is not known any more when node {node_text} (so far in {was}): {by}"
         else:
-            said = f"Node {node_text} in {duration_text(due[0] - now_ns)}, not in {was}: {by}"
-        out.add_user_event(ask.key, ask.app.app_id, ask.shape, said, now_ns)
+            message = f"Node {node_text} in {duration_text(due[0] - now_ns)}, not in {was}: {by}"
+        out.add_user_event(ask.key, ask.app.app_id, ask.shape, message, now_ns)
 
     @staticmethod
     def is_uneven(waitlist: Waitlist, reason: Reason) -> bool:
@@ -179,11 +179,11 @@ class Backfill:
                     yield node, kept
 
 
-def _alike(one: Reason, other: Reason) -> bool:
+def _alike(first: Reason, second: Reason) -> bool:
     """Whether two reasons are the same, or would be for one duration."""
-    if one.said.endswith(_TOO_LONG) and other.said.endswith(_TOO_LONG):
-        return replace(one, said="").same_as(replace(other, said=""))
-    return one.same_as(other)
+    if first.said.endswith(_TOO_LONG) and second.said.endswith(_TOO_LONG):
+        return replace(first, said="").same_as(replace(second, said=""))
+    return first.same_as(second)
 
 
 def _too_long(ask: Ask) -> str:
@@ -196,16 +196,18 @@ def due_of(node: Node, kept: Ask, now_ns: int) -> tuple[int, list[int]] | None:
     """
     items = kept.demand.shape.items
     free = list(node.available)
-    ends = [(end, held) for held in node.allocations.values() if (end := end_of(held, now_ns)) is not None]
-    ends.sort(key=lambda each: each[0])
-    due_ns, place = now_ns, 0
+    ends = [
+        (end, allocation) for allocation in node.allocations.values() if (end := end_of(allocation, now_ns)) is not None
+    ]
+    ends.sort(key=lambda entry: entry[0])
+    due_ns, index = now_ns, 0
     while not fits(items, free):
-        if place == len(ends):
+        if index == len(ends):
             return None
-        due_ns = ends[place][0]
-        while place < len(ends) and ends[place][0] == due_ns:
-            add(free, ends[place][1].demand.shape.items)
-            place += 1
+        due_ns = ends[index][0]
+        while index < len(ends) and ends[index][0] == due_ns:
+            add(free, ends[index][1].demand.shape.items)
+            index += 1
     for number, value in items:
         free[number] -= value
     return due_ns, free
@@ -223,54 +225,56 @@ def due_first(nodes: Iterable[Node], ask: Ask, now_ns: int) -> Node:
     return best
 
 
-def end_of(held: Allocation, now_ns: int) -> int | None:
+def end_of(allocation: Allocation, now_ns: int) -> int | None:
     """When an allocation ends at the latest, as declared; None: it declares nothing. One that is releasing ends now."""
-    if held.releasing:
+    if allocation.releasing:
         return now_ns
-    own_ns, app_ns = held.end_ns, _app_end_ns(held.app)
+    own_ns, app_ns = allocation.end_ns, _app_end_ns(allocation.app)
     end_ns = min(own_ns, app_ns) if own_ns and app_ns else own_ns or app_ns
     return max(end_ns, now_ns) if end_ns else None
 
 
-def is_reported(held: Allocation, since_ns: int) -> bool:
+def is_reported(allocation: Allocation, since_ns: int) -> bool:
     """Whether the RM put an allocation on its node after this time, or gave it another size there. (Where a node is
     reserved, the scheduler only puts what it backfills, daemons, and what replaces placeholders.)
     """
-    if held.demand.changed_ns > since_ns:
+    if allocation.demand.changed_ns > since_ns:
         return True
-    decided = held.backfilled is not None or held.replaces is not None or bool(held.demand.required_node)
-    return held.allocated_ns > since_ns and not decided
+    decided = (
+        allocation.backfilled is not None or allocation.replaces is not None or bool(allocation.demand.required_node)
+    )
+    return allocation.allocated_ns > since_ns and not decided
 
 
-def in_force_ms(held: Allocation) -> int:
+def in_force_ms(allocation: Allocation) -> int:
     """The execution time-out that is in force, from the time of allocation; 0: none."""
-    return (held.end_ns - held.allocated_ns) // _MS_NS if held.end_ns else 0
+    return (allocation.end_ns - allocation.allocated_ns) // _MS_NS if allocation.end_ns else 0
 
 
-def in_force(held: Allocation) -> Demand:
+def in_force(allocation: Allocation) -> Demand:
     """The allocation's demand as the RM is told it: with the time-out in force, if its own would last for longer."""
-    demand = held.demand
-    if held.backfilled is None or not outlives(held, demand.execution_timeout_ms):
+    demand = allocation.demand
+    if allocation.backfilled is None or not outlives(allocation, demand.execution_timeout_ms):
         return demand
-    return replace(demand, tags={**demand.tags, DURATION_TAG: str(in_force_ms(held))})
+    return replace(demand, tags={**demand.tags, DURATION_TAG: str(in_force_ms(allocation))})
 
 
-def outlives(held: Allocation, said_ms: int) -> bool:
+def outlives(allocation: Allocation, said_ms: int) -> bool:
     """Whether an allocation would last for longer than promised, if this were its execution time-out."""
-    by = held.backfilled
+    by = allocation.backfilled
     if by is None:
         return False
-    app_ns = _app_end_ns(held.app)
-    end_ns = held.allocated_ns + said_ms * _MS_NS if said_ms > 0 else app_ns
+    app_ns = _app_end_ns(allocation.app)
+    end_ns = allocation.allocated_ns + said_ms * _MS_NS if said_ms > 0 else app_ns
     return not end_ns or (min(end_ns, app_ns) if app_ns else end_ns) > by.end_ns
 
 
-def promised(held: Allocation, demand: Demand) -> BackfillRecord | None:
+def promised(allocation: Allocation, demand: Demand) -> BackfillRecord | None:
     """What is promised of an allocation once this is its demand: an earlier end is the promised one from now on."""
-    by, said_ms = held.backfilled, demand.execution_timeout_ms
+    by, said_ms = allocation.backfilled, demand.execution_timeout_ms
     if by is None or said_ms <= 0:
         return by
-    end_ns = held.allocated_ns + said_ms * _MS_NS
+    end_ns = allocation.allocated_ns + said_ms * _MS_NS
     return replace(by, end_ns=end_ns) if end_ns < by.end_ns else by
 
 

@@ -92,14 +92,14 @@ class SchedulingCycle:
         self._waiting.wake()
         turns = self._turns
         turns.stopped = False
-        made = self._place_reserved(out, now_ns, budget)
+        allocated = self._place_reserved(out, now_ns, budget)
         while True:
-            made, found_all = self._search(out, now_ns, made, budget)
-            if found_all or made >= budget:
+            allocated, found_all = self._search(out, now_ns, allocated, budget)
+            if found_all or allocated >= budget:
                 break
             yield
         # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
-        all_tried = made < budget and not turns.stopped
+        all_tried = allocated < budget and not turns.stopped
         if all_tried:
             self._waiting.drop_idle_waitlists(out, now_ns)
         # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
@@ -125,16 +125,16 @@ class SchedulingCycle:
         # 11. Events for people: asks whose obstacle changed.
         if self._notifications.waiting:
             self._notifications.run(out, now_ns)
-        return made
+        return allocated
 
-    def _search(self, out: Outcome, now_ns: int, made: int, budget: int) -> tuple[int, bool]:
+    def _search(self, out: Outcome, now_ns: int, allocated: int, budget: int) -> tuple[int, bool]:
         """Tries a few groups, best first. Returns how many allocations there are then, and whether nothing is left to
         try.
         """
         state, gangs, questions, turns, root = self._state, self._gangs, self._questions, self._turns, self._state.root
         for _ in range(SOME):
-            if made >= budget:
-                return made, False
+            if allocated >= budget:
+                return allocated, False
             # 3. Gangs decide which real asks wait for placeholders. Then the best leaf: from root down, the first child
             #    in its parent's order.
             if gangs.dirty or gangs.reopened:
@@ -144,8 +144,8 @@ class SchedulingCycle:
                 queue = queue.ready[0][-1]
             if not queue.leaf:
                 if state.reserved:
-                    ranked = self._place_by_rank(out, now_ns, budget - made)
-                    made += ranked
+                    ranked = self._place_by_rank(out, now_ns, budget - allocated)
+                    allocated += ranked
                     if ranked or root.ready:
                         continue
                 if (turns.on or turns.crowded) and turns.wake_next():
@@ -180,7 +180,7 @@ class SchedulingCycle:
                 and self._limit_checks.full_ledger(app) is None
                 and gangs.replace_placeholder(ask, group, out, now_ns)
             ):
-                made += 1  # it counts like an allocation: the RM gets a message about it
+                allocated += 1  # it counts like an allocation: the RM gets a message about it
                 continue
             # 6. First the limits, then a node. A refusal parks the group with its reason.
             if self._park_over_limit(app, group, out, now_ns):
@@ -188,16 +188,16 @@ class SchedulingCycle:
             node = self._placing.find_node(ask, group)
             if node is None:
                 if self._backfill.on and not questions.predicates and self._backfilled(ask, group, out, now_ns):
-                    made += 1
+                    allocated += 1
                     continue
                 self._park_without_node(group, out, now_ns)
                 continue
             # 7. The allocation, in all books; or the RM is asked first, while the proposal counts in all books.
             self._place(ask, group, node, out, now_ns)
-            made += 1
+            allocated += 1
         else:
-            return made, False
-        return made, True
+            return allocated, False
+        return allocated, True
 
     def _refuse_urgent(self, leaf: Queue, app: Application, out: Outcome, now_ns: int) -> bool:
         """A queue whose order does not begin with priority may have been chosen for an ask that is not its first.
@@ -241,7 +241,7 @@ class SchedulingCycle:
         """Places asks on reserved nodes that gained room: the asks of the reservations come first, unless another ask
         fits there to which the reservation gives way.
         """
-        made = 0
+        allocated = 0
         waiting, reservations = self._waiting, self._reservations
         gained = {**self._held_back, **self._state.contested, **waiting.changed_claims}
         gained.update(dict.fromkeys(waiting.gained_reserved))
@@ -272,17 +272,17 @@ class SchedulingCycle:
                 continue
             if ask.app.gang is not None and ask.app.gang.can_be_replaced_by(group):
                 continue  # it need not wait for room there any more
-            if made < budget and not self._must_wait(ask, node):
+            if allocated < budget and not self._must_wait(ask, node):
                 if not self._hold_back(ask, group, out, now_ns):
                     self._place(ask, group, node, out, now_ns)
-                    made += 1
+                    allocated += 1
                     continue
                 reservations.review(ask, node, out, now_ns, limited=True)
             if ask.reserved_node == node.node_id:
                 self._held_back[node] = None
         if self._backfill.on:
             self._wake_short([node for node in gained if node not in self._state.contested])
-        return made
+        return allocated
 
     def _place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
         """Makes the allocation on the node, or asks the RM first."""
@@ -295,7 +295,7 @@ class SchedulingCycle:
 
     def _ready_asks(self) -> list[Ask]:
         """Of what is ready and may run on any node, the oldest ask of each leaf, priority and shape."""
-        found: dict[tuple[Queue, int, Shape], Ask] = {}
+        oldest: dict[tuple[Queue, int, Shape], Ask] = {}
         queues = [self._state.root]
         while queues:
             queue = queues.pop()
@@ -308,10 +308,10 @@ class SchedulingCycle:
                     for *_, group in app.ready:
                         head = group.head()
                         key = (queue, group.priority, group.shape)
-                        known = found.get(key)
-                        if head is not None and not group.required_node and (known is None or head.age < known.age):
-                            found[key] = head
-        return list(found.values())
+                        current = oldest.get(key)
+                        if head is not None and not group.required_node and (current is None or head.age < current.age):
+                            oldest[key] = head
+        return list(oldest.values())
 
     def _is_contested(self, node: Node, holder: Ask, ready: list[Ask]) -> bool:
         """Whether another ask that fits on the node ranks above the ask of its reservation: a parked one, or one of
@@ -330,16 +330,16 @@ class SchedulingCycle:
             return 0
         waited = list(self._state.contested)
         nodes, self._state.contested = self._contested_nodes(), {}
-        made = 0
+        allocated = 0
         for node in nodes:
             refused: dict[AskGroup, None] = {}
-            while made < budget and len(node.reservations) == 1:
+            while allocated < budget and len(node.reservations) == 1:
                 (holder,) = node.reservations
                 if not holder.yields:
                     break
                 ask = self._first_by_rank(node, holder, refused)
                 if ask is None:
-                    made += self._place_holder(node, holder, out, now_ns)
+                    allocated += self._place_holder(node, holder, out, now_ns)
                     break
                 group = ask.group
                 assert group is not None, f"{ask} is in no group"
@@ -350,12 +350,12 @@ class SchedulingCycle:
                         self._held_back[node] = None
                     continue
                 self._place(ask, group, node, out, now_ns)
-                made += 1
-            if made >= budget and node.reservations:
+                allocated += 1
+            if allocated >= budget and node.reservations:
                 self._state.contested[node] = None
-        if self._backfill.on and made < budget:
+        if self._backfill.on and allocated < budget:
             self._wake_short(waited)
-        return made
+        return allocated
 
     def _place_holder(self, node: Node, holder: Ask, out: Outcome, now_ns: int) -> int:
         """Places the ask of a reservation after those that outrank it. Returns 1, or 0 if it still waits."""
@@ -375,7 +375,7 @@ class SchedulingCycle:
         were parked in this search; and those for queues that got below their guarantees, or reached them.
         """
         waiting, figures = self._waiting, self._figures
-        found = {**self._state.contested, **self._held_back}
+        nodes = {**self._state.contested, **self._held_back}
         lists: dict[Waitlist, None] = {}
         for group in waiting.parked:
             waitlist = group.app.queue.waitlists.get(group.wait_key)
@@ -387,11 +387,11 @@ class SchedulingCycle:
                 lists.update(dict.fromkeys(leaf.waitlists.values()))
         shapes = {waitlist.shape: None for waitlist in lists if waitlist.wait_point is waiting.no_node}
         for shape in shapes:
-            found.update(dict.fromkeys(figures.reserved_with_room(shape)))
+            nodes.update(dict.fromkeys(figures.reserved_with_room(shape)))
         for node in self._state.reserved if raised else ():
             if not all(raised.isdisjoint(holder.app.queue.ancestry) for holder in node.reservations):
-                found[node] = None
-        return dict.fromkeys(sorted(found, key=attrgetter("node_id")))
+                nodes[node] = None
+        return dict.fromkeys(sorted(nodes, key=attrgetter("node_id")))
 
     def _first_by_rank(self, node: Node, holder: Ask, refused: dict[AskGroup, None]) -> Ask | None:
         """Of the parked asks that fit on a node that is reserved by age and outrank the ask of the reservation, the
@@ -400,14 +400,14 @@ class SchedulingCycle:
         no_node = self._waiting.no_node
         if not node.usable or node.taken:
             return None
-        found: list[Ask] = []
+        candidates: list[Ask] = []
         for shape in no_node.fitting([node.available]):
             for waitlist in no_node.lists(shape):
-                self._outranking(waitlist, node, holder, refused, found)
-        return highest(found)
+                self._outranking(waitlist, node, holder, refused, candidates)
+        return highest(candidates)
 
     def _outranking(
-        self, waitlist: Waitlist, node: Node, holder: Ask, refused: dict[AskGroup, None], found: list[Ask]
+        self, waitlist: Waitlist, node: Node, holder: Ask, refused: dict[AskGroup, None], candidates: list[Ask]
     ) -> None:
         """Adds the asks of the list that may outrank all others there and outrank the ask of the reservation: of each
         priority, the oldest one that may run on the node.
@@ -420,10 +420,12 @@ class SchedulingCycle:
                 if not outranks(head, holder):
                     break
                 gang = group.app.gang
-                held = group.held or head.awaits_placeholders or (gang is not None and gang.can_be_replaced_by(group))
-                if held or group in refused or (head.refusals is not None and node.node_id in head.refusals.nodes):
+                is_gated = (
+                    group.held or head.awaits_placeholders or (gang is not None and gang.can_be_replaced_by(group))
+                )
+                if is_gated or group in refused or (head.refusals is not None and node.node_id in head.refusals.nodes):
                     continue
-                found.append(head)
+                candidates.append(head)
                 break
 
     def _must_wait(self, ask: Ask, node: Node) -> bool:
@@ -465,10 +467,10 @@ class SchedulingCycle:
         else:
             reason = refused or self._backfill.explained(self._figures.reason(group.shape), head, now_ns)
             waitlist = self._woken_for_all(group)
-            place = placed(waitlist, waiting.wait_key(group)) if waitlist is not None else ()
+            position = placed(waitlist, waiting.wait_key(group)) if waitlist is not None else ()
             waiting.park(group, waiting.no_node, reason, out, now_ns)
             if waitlist is not None:
-                self._wake_shorter(waitlist, place, now_ns)
+                self._wake_shorter(waitlist, position, now_ns)
 
     # ---- backfill --------------------------------------------------------------------------------------------------
 
@@ -488,7 +490,7 @@ class SchedulingCycle:
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         return waitlist if waitlist is not None and waitlist.relay is not None else None
 
-    def _wake_shorter(self, waitlist: Waitlist, place: tuple[Any, ...], now_ns: int) -> bool:
+    def _wake_shorter(self, waitlist: Waitlist, position: tuple[Any, ...], now_ns: int) -> bool:
         """No node is open to the lists of the bench. Wakes the first behind the place that may be backfilled. Returns
         whether there is one.
         """
@@ -497,30 +499,32 @@ class SchedulingCycle:
             return False
         bench.moving = waitlist.relay is not None
         longest_ms = self._backfill.longest_ms(waitlist.shape, now_ns)
-        return longest_ms > 0 and self._waiting.wake_shorter(bench, longest_ms, place)
+        return longest_ms > 0 and self._waiting.wake_shorter(bench, longest_ms, position)
 
     def _backfilled(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Places the ask on a reserved node, if it surely ends before the reservation is due."""
-        found = self._backfill.node_for(ask, now_ns)
-        if found is None:
+        match = self._backfill.node_for(ask, now_ns)
+        if match is None:
             return False
-        node, by = found
+        node, by = match
         waiting, waitlist = self._waiting, self._woken_for_all(group)
-        place: tuple[Any, ...] = ()
+        position: tuple[Any, ...] = ()
         if waitlist is not None and waitlist.relay is waiting.no_node:  # (elsewhere, the next may find an open node)
-            waitlist.relay, place = None, placed(waitlist, waiting.wait_key(group))
+            waitlist.relay, position = None, placed(waitlist, waiting.wait_key(group))
         else:
             waitlist = None
         self._placing.allocate(ask, group, node, out, now_ns, backfilled=by)
         if waitlist is not None:
             waitlist.relay = waiting.no_node if waiting.parking.in_flight_group(waitlist) is not None else None
-            if not self._wake_shorter(waitlist, place, now_ns) and waitlist.relay is None:
+            if not self._wake_shorter(waitlist, position, now_ns) and waitlist.relay is None:
                 bench = waiting.no_node.bench_of(waitlist)
                 if bench is not None:  # a last one is refused, because the reason of all may be another one now
                     waiting.wake_queue(bench, waiting.no_node)
         due, runs = duration_text(by.due_ns - now_ns), duration_text(by.end_ns - now_ns)
-        said = f"Backfilled on node {node.node_id} for up to {runs}: reserved for {by.key} of {by.app_id}, due in {due}"
-        out.add_user_event(ask.key, ask.app.app_id, ask.shape, said, now_ns)
+        message = (
+            f"Backfilled on node {node.node_id} for up to {runs}: reserved for {by.key} of {by.app_id}, due in {due}"
+        )
+        out.add_user_event(ask.key, ask.app.app_id, ask.shape, message, now_ns)
         return True
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------

@@ -371,8 +371,8 @@ class Escalation:
             node = state.nodes[waitlist.required_node]
             if any(value > node.capacity[number] for number, value in head.shape.items):
                 return
-            for other in [ask for ask in node.reservations if not ask.demand.required_node]:
-                self._reservations.unreserve(other, out, now_ns, f"{head.key} of {head.app.app_id} requires the node")
+            for holder in [ask for ask in node.reservations if not ask.demand.required_node]:
+                self._reservations.unreserve(holder, out, now_ns, f"{head.key} of {head.app.app_id} requires the node")
             self._reservations.reserve(head, node, out, now_ns)
         elif now_ns >= head.created_ns + state.config.reservation.delay_ns:
             if state.reserved and any(may_use(head, node) for node in self._figures.reserved_with_room(head.shape)):
@@ -380,13 +380,13 @@ class Escalation:
             timed = self._backfill.on and not self._questions.predicates
             most = NODES_COMPARED if timed else 1
             but = self._questions.unreservable_nodes(head)
-            found = self._figures.best_to_reserve(head.shape, but, most)
-            if not found and state.reserved:
-                found = self._figures.best_to_reserve(head.shape, but, most, self._reservations.giving_way(head))
-            if found and self._questions.predicates:
-                self._questions.propose_reservation(head, found[0], out, now_ns)
-            elif found:
-                best = due_first(found, head, now_ns) if timed else found[0]
+            candidates = self._figures.best_to_reserve(head.shape, but, most)
+            if not candidates and state.reserved:
+                candidates = self._figures.best_to_reserve(head.shape, but, most, self._reservations.giving_way(head))
+            if candidates and self._questions.predicates:
+                self._questions.propose_reservation(head, candidates[0], out, now_ns)
+            elif candidates:
+                best = due_first(candidates, head, now_ns) if timed else candidates[0]
                 self._reservations.take_over(head, best, out, now_ns)
 
     def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:
@@ -433,11 +433,11 @@ class Escalation:
                 asking = noes.asking(group)
                 if asking is None or victim_search.searches(self._state) - before >= SEARCHES_MAX:
                     return None
-                found = victim_search.search(self._cluster, asking, now_ns)
-                if not isinstance(found, NoPreemptionReason):
-                    self._planned = (asking, self._state.version, found)
+                result = victim_search.search(self._cluster, asking, now_ns)
+                if not isinstance(result, NoPreemptionReason):
+                    self._planned = (asking, self._state.version, result)
                     return None
-                noes.add(group, found)
+                noes.add(group, result)
         return refused
 
     def _preempt(
@@ -481,18 +481,18 @@ class Escalation:
             if attempts.get(path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
                 return False, None
             attempts[path] = attempts.get(path, 0) + 1
-            found: Plan | NoPreemptionReason | None = noes.of(group)
-            if found is None:
+            result: Plan | NoPreemptionReason | None = noes.of(group)
+            if result is None:
                 planned, self._planned = self._planned, None
                 if planned is not None and planned[:2] == (asking, self._state.version):
-                    found = planned[2]
+                    result = planned[2]
                 else:
-                    found = victim_search.search(self._cluster, asking, now_ns)
-            if isinstance(found, NoPreemptionReason):
-                noes.add(group, found)
-                return True, found
+                    result = victim_search.search(self._cluster, asking, now_ns)
+            if isinstance(result, NoPreemptionReason):
+                noes.add(group, result)
+                return True, result
             noes.clear()
-            agreed = self._agreed(found, asking, out, now_ns)
+            agreed = self._agreed(result, asking, out, now_ns)
             if agreed is None:
                 return True, None
             self.execute(agreed, asking, out, now_ns)
@@ -502,10 +502,10 @@ class Escalation:
         if not head.reserved_node or head.preempts or (head.planned_ns and preempts_from(head) > now_ns):
             return
         node = self._state.nodes[head.reserved_node]
-        found = victim_search.search_required_node(self._state, head, node, now_ns)
-        if isinstance(found, NoPreemptionReason):
-            self._say_no(waitlist, found, out)
-        elif (agreed := self._agreed(found, head, out, now_ns)) is not None:
+        result = victim_search.search_required_node(self._state, head, node, now_ns)
+        if isinstance(result, NoPreemptionReason):
+            self._say_no(waitlist, result, out)
+        elif (agreed := self._agreed(result, head, out, now_ns)) is not None:
             self.execute(agreed, head, out, now_ns)
 
     def _agreed(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> Plan | None:
@@ -583,7 +583,7 @@ class Escalation:
     def _report_asks(self, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int) -> Steps:
         """Reports the group's asks, as many as this cycle may still report."""
         reason = group_reason(group)
-        said = reason.sentence() if reason is not None and group.unreported else ""
+        message = reason.sentence() if reason is not None and group.unreported else ""
         asks, group.unreported = group.unreported, []
         reported = 0
         for ask in asks:
@@ -592,7 +592,7 @@ class Escalation:
             if ask.group is group and not ask.scaled_up:
                 ask.scaled_up = True
                 out.mark_changed(ask, self._state.name)
-                out.facts.append(ScaleUpHint(self._state.name, ask.app.app_id, ask.key, now_ns, said))
+                out.facts.append(ScaleUpHint(self._state.name, ask.app.app_id, ask.key, now_ns, message))
                 work += len(ask.demand.tags) // _TAGS_OF_A_REPORT
             is_over = reports.add(work)
             if reports.are_enough():

@@ -133,11 +133,11 @@ class ScopeExclusivity:
         """Takes the part that is built after this one."""
         self._questions = questions
 
-    def attach(self, one: RmScope) -> None:
+    def attach(self, rm_scope: RmScope) -> None:
         """Joins the turn of the RM to which the partition belongs."""
-        self.one = one
-        one.partitions[self] = None
-        if one.on:
+        self.one = rm_scope
+        rm_scope.partitions[self] = None
+        if rm_scope.on:
             self._begin()
 
     def detach(self) -> None:
@@ -170,9 +170,9 @@ class ScopeExclusivity:
 
     def blocks_search(self, ask: Ask) -> bool:
         """Whether the search stops for now: an open proposal must be alone in the RM, or this ask must."""
-        one = self.one
-        if one.open and (one.closed or Scope.ONE in self.required_scopes(ask)):
-            if not one.closed:
+        rm_scope = self.one
+        if rm_scope.open and (rm_scope.closed or Scope.ONE in self.required_scopes(ask)):
+            if not rm_scope.closed:
                 self._owe(ask.group)
             self.stopped = True
             return True
@@ -220,7 +220,7 @@ class ScopeExclusivity:
         """The nodes in the index that are not possible for the ask now: refused, or with other open proposals."""
         if not self.on or Scope.NODE not in ask.demand.alone or Scope.NODE in self._questions.policy.alone:
             return refused  # (in the latter case they are not in the index)
-        return {*refused, *(what.node_id for what in self._of if isinstance(what, Node))}
+        return {*refused, *(subject.node_id for subject in self._of if isinstance(subject, Node))}
 
     def blocked_reason(self, ask: Ask) -> Reason | None:
         """The reason if a node has room for the ask but another proposal is open there; None: there is no such node.
@@ -231,8 +231,8 @@ class ScopeExclusivity:
             return None
         shape, refused = ask.shape, self._questions.refused_ids(ask)
         required = ask.demand.required_node
-        known = self._awaited.get(shape)
-        for node in (known, *self._of) if known is not None else self._of:
+        awaited = self._awaited.get(shape)
+        for node in (awaited, *self._of) if awaited is not None else self._of:
             if not isinstance(node, Node) or node.node_id in refused or self.may_propose(ask, node):
                 continue
             if required and node.node_id != required:
@@ -245,8 +245,8 @@ class ScopeExclusivity:
                 continue
             self._close(turn)
             self._awaited[shape] = node
-            other = next(iter(turn.open))
-            return Reason(ReasonCode.RM_TURN, node=node.node_id, placeholder=other.ask.key)
+            check = next(iter(turn.open))
+            return Reason(ReasonCode.RM_TURN, node=node.node_id, placeholder=check.ask.key)
         return None
 
     # ---- proposals come and go -------------------------------------------------------------------------------------
@@ -266,10 +266,10 @@ class ScopeExclusivity:
         for node in check.nodes.values():
             self._enter(node, check, alone=Scope.NODE in scope)
 
-    def _enter(self, what: What, check: PredicateCheck, *, alone: bool) -> None:
-        turn = self._of.get(what)
+    def _enter(self, subject: What, check: PredicateCheck, *, alone: bool) -> None:
+        turn = self._of.get(subject)
         if turn is None:
-            turn = self._of[what] = ExclusiveScope(what)
+            turn = self._of[subject] = ExclusiveScope(subject)
         turn.open[check] = None
         if alone:
             self._close(turn)
@@ -292,25 +292,25 @@ class ScopeExclusivity:
         if self.on:
             self._leave(node, check)
 
-    def _leave(self, what: What, check: PredicateCheck) -> None:
-        turn = self._of.get(what)
+    def _leave(self, subject: What, check: PredicateCheck) -> None:
+        turn = self._of.get(subject)
         if turn is None or turn.open.pop(check, self) is self or turn.open:
             return
         closed, turn.closed = turn.closed, False
         if not turn.line:
-            del self._of[what]
-        if isinstance(what, Node):
+            del self._of[subject]
+        if isinstance(subject, Node):
             if closed:
-                self._free(what)
-            elif self._waiting.turns and what.index_key is not None:
+                self._free(subject)
+            elif self._waiting.turns and subject.index_key is not None:
                 # An ask that must be alone on its node may wait for another node; this node is possible for it now.
-                for shape in self._waiting.turns.fitting([what.available]):
+                for shape in self._waiting.turns.fitting([subject.available]):
                     self._waiting.turns_moved[shape] = None
         elif not closed:
             return
-        elif isinstance(what, Application):
-            what.taken = False
-            self._waiting.requeue_app(what)
+        elif isinstance(subject, Application):
+            subject.taken = False
+            self._waiting.requeue_app(subject)
         elif turn.line:
             self._restless[turn] = None
             self._let_go(turn)
@@ -320,19 +320,19 @@ class ScopeExclusivity:
             return
         turn.closed = True
         self._restless.pop(turn, None)
-        what, state = turn.what, self._state
-        if isinstance(what, Node):
-            what.taken = True
+        subject, state = turn.what, self._state
+        if isinstance(subject, Node):
+            subject.taken = True
             state.version += 1
-            if what.index_key is not None:
-                self._node_books.index.remove(what)
-            self._figures.on_node_changed(what)
-        elif isinstance(what, Application):
-            what.taken = True
-            self._waiting.requeue_app(what)
-            if what.queue.waitlists:
+            if subject.index_key is not None:
+                self._node_books.index.remove(subject)
+            self._figures.on_node_changed(subject)
+        elif isinstance(subject, Application):
+            subject.taken = True
+            self._waiting.requeue_app(subject)
+            if subject.queue.waitlists:
                 # (Groups that wait behind one of its groups need not wait for the application's turn, too.)
-                for *_, group in list(what.ready):
+                for *_, group in list(subject.ready):
                     self._waiting.wake_next(group)
 
     def _free(self, node: Node) -> None:
@@ -346,16 +346,16 @@ class ScopeExclusivity:
             waiting.on_node_added(node)
         for shape in [shape for shape, awaited in self._awaited.items() if awaited is node]:
             del self._awaited[shape]
-            other = self._taken_with_room(shape) if shape in waiting.turns else None
-            if other is not None:
-                self._awaited[shape] = other
+            next_awaited = self._taken_with_room(shape) if shape in waiting.turns else None
+            if next_awaited is not None:
+                self._awaited[shape] = next_awaited
             else:
                 waiting.turns_moved[shape] = None
 
     def _taken_with_room(self, shape: Shape) -> Node | None:
-        for what in self._of:
-            if isinstance(what, Node) and what.taken and what.usable and fits(shape.items, what.available):
-                return what
+        for subject in self._of:
+            if isinstance(subject, Node) and subject.taken and subject.usable and fits(shape.items, subject.available):
+                return subject
         return None
 
     # ---- the lines of refused asks -------------------------------------------------------------------------------
@@ -385,16 +385,16 @@ class ScopeExclusivity:
 
     def chosen(self, ask: Ask, group: AskGroup, now_ns: int) -> AskGroup | None:
         """The group to try now, if this one is the first in the search; None: it gives way, and the search goes on."""
-        one, scope = self.one, self.required_scopes(ask)
-        if one.owed is self and not one.open:
+        rm_scope, scope = self.one, self.required_scopes(ask)
+        if rm_scope.owed is self and not rm_scope.open:
             owed = self._owed
             if Scope.ONE not in scope:
-                one.owed = self._owed = None
+                rm_scope.owed = self._owed = None
                 if owed is None:
                     owed = self._call(self._laters.get(None))
                 return owed if owed is not None and _is_listed(owed) else group
             if owed is group or owed is None:
-                one.owed = self._owed = None
+                rm_scope.owed = self._owed = None
         within = self._laters.get(ask.app)
         if within is not None and within.owed and (called := self._call(within)) is not None:
             within.owed = False
@@ -410,7 +410,7 @@ class ScopeExclusivity:
             self._stand_in(later, group)
             return None
         # (Where such asks do not keep the search from its end, the line is called there.)
-        endless = whom is not None or self.crowded or (Scope.ONE in scope and not one.open)
+        endless = whom is not None or self.crowded or (Scope.ONE in scope and not rm_scope.open)
         called = self._call(later) if endless and ask.demand.submission > later.mark else None
         return called if called is not None and _is_listed(called) else group
 
@@ -449,10 +449,10 @@ class ScopeExclusivity:
 
         :param app: only others of this application; None: of all.
         """
-        for what, taken in self._of.items():
-            if not taken.closed or what is None or isinstance(what, Node):
+        for subject, taken in self._of.items():
+            if not taken.closed or subject is None or isinstance(subject, Node):
                 continue
-            owner, line = (what, what.ready) if isinstance(what, Application) else (what[0], taken.line)
+            owner, line = (subject, subject.ready) if isinstance(subject, Application) else (subject[0], taken.line)
             if owner.waiting_at is not None or (app is not None and owner is not app):
                 continue
             for *_, group in line:
@@ -478,7 +478,7 @@ class ScopeExclusivity:
 
     def _call_next(self) -> bool:
         """Everything else was tried: calls the next in line, if a proposal is possible. Returns whether one came."""
-        one, later = self.one, self._laters.get(None)
+        rm_scope, later = self.one, self._laters.get(None)
         group = self._next_of(later) if later is not None else None
         ask = group.head() if group is not None else None
         # The longest wait comes first, in whichever line: this is the last turn of the first in the line of all.
@@ -490,14 +490,14 @@ class ScopeExclusivity:
                 if line.called is None:
                     del self._laters[whom]
             elif whom is not None and (turn is None or line.line[0][0] <= turn):
-                if not one.closed and self._call(line) is not None:
+                if not rm_scope.closed and self._call(line) is not None:
                     return True
                 self._owe_within(line, whom)
                 longer = True  # it waits for an answer in its application
         self.crowded = self.crowded and None in self._laters
-        if later is None or ask is None or one.closed or (longer and whole):
+        if later is None or ask is None or rm_scope.closed or (longer and whole):
             return False
-        if whole and one.open:
+        if whole and rm_scope.open:
             if turn is None or not self._others_wait(later, turn):
                 self._owe(None)
             return False
@@ -539,31 +539,33 @@ class ScopeExclusivity:
     def problem(self) -> str:
         """A contradiction in the data of the turns, as a text; "": there is none. O(cluster)."""
         state = self._state
-        wanted: dict[What, dict[PredicateCheck, None]] = {}
+        expected: dict[What, dict[PredicateCheck, None]] = {}
         for check in dict.fromkeys(self._questions.open.values()) if self.on else ():
             if check.holds_out:
                 ask = check.ask
-                for what in (None, ask.app, (ask.app, ask.demand.task_group), *check.nodes.values()):
-                    wanted.setdefault(what, {})[check] = None
-        turns = {what: turn.open for what, turn in self._of.items() if turn.open}
-        if own := {each: None for each in self.one.open if each.gone or each in wanted.get(None, ())}:
+                for subject in (None, ask.app, (ask.app, ask.demand.task_group), *check.nodes.values()):
+                    expected.setdefault(subject, {})[check] = None
+        turns = {subject: turn.open for subject, turn in self._of.items() if turn.open}
+        if own := {check: None for check in self.one.open if check.gone or check in expected.get(None, ())}:
             turns[None] = own
-        if {what: set(found) for what, found in turns.items()} != {what: set(each) for what, each in wanted.items()}:
-            return f"the turns' open proposals are {turns}, should be {wanted}"
-        for what, turn in self._of.items():
+        if {subject: set(checks) for subject, checks in turns.items()} != {
+            subject: set(checks) for subject, checks in expected.items()
+        }:
+            return f"the turns' open proposals are {turns}, should be {expected}"
+        for subject, turn in self._of.items():
             if not turn.open and (turn.closed or not turn.line):
-                return f"the turn of {what} is kept, and nothing is open there"
-        taken: list[Node | Application] = [*state.nodes.values(), *state.apps.values()]
-        for each in taken:
-            found = self._of.get(each)
-            if each.taken != (found is not None and found.closed):
-                return f"{each} is taken: {each.taken}, as its turn does not say"
+                return f"the turn of {subject} is kept, and nothing is open there"
+        owners: list[Node | Application] = [*state.nodes.values(), *state.apps.values()]
+        for owner in owners:
+            scope = self._of.get(owner)
+            if owner.taken != (scope is not None and scope.closed):
+                return f"{owner} is taken: {owner.taken}, as its turn does not say"
         return ""
 
     def is_queued(self, group: AskGroup) -> bool:
         """Whether the group stands in the line of its turn. O(line)."""
         turn = self._lines.scope_of(group)
-        return turn is not None and any(each[-1] is group for each in turn.line)
+        return turn is not None and any(entry[-1] is group for entry in turn.line)
 
     def is_blocked(self, ask: Ask) -> bool:
         """Whether the ask waits for answers about other proposals, in any scope."""

@@ -65,9 +65,9 @@ class LimitChecks:
         if isinstance(ledger, Tracker):
             code = ReasonCode.GROUP_LIMIT if ledger.group else ReasonCode.USER_LIMIT
         name = self._state.types.names[number]
-        said = self._pools.block_reason(name) if ledger is self._state.root else ""
+        pool_reason = self._pools.block_reason(name) if ledger is self._state.root else ""
         used, limit = ledger.allocated[number], ledger.limit[number]
-        return Reason(code, ledger.path, name, value, used, limit, who=ledger.who, said=said)
+        return Reason(code, ledger.path, name, value, used, limit, who=ledger.who, said=pool_reason)
 
     def room_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
         """The reason for a gang's waiting at the limit that :meth:`blocking_gang_limit` found."""

@@ -51,10 +51,10 @@ class Ages:
 
     def problem(self, groups: list[AskGroup]) -> str:
         """What is wrong here, if these are the groups on the list; "" if nothing is."""
-        wanted = {group: head.age for group in groups if (head := group.head()) is not None}
+        expected = {group: head.age for group in groups if (head := group.head()) is not None}
         lines = {group: entry[:2] for line in self._lines.values() for *entry, group in map(tuple, line)}
-        if self._keys != wanted or {group: tuple(key) for group, key in lines.items()} != wanted:
-            return f"{self._keys} are sorted by age, should be {wanted}"
+        if self._keys != expected or {group: tuple(key) for group, key in lines.items()} != expected:
+            return f"{self._keys} are sorted by age, should be {expected}"
         return ""
 
 
@@ -180,8 +180,8 @@ def first_open(groups: Iterable[tuple[Any, ...]]) -> AskGroup | None:
     """The first group that has something to try: not one whose last ask was just placed, which is going."""
     for *_, group in groups:
         if group.head() is not None:
-            found: AskGroup = group
-            return found
+            first: AskGroup = group
+            return first
     return None
 
 

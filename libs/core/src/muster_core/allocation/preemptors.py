@@ -128,10 +128,12 @@ class Preemptors:
                 if head is None or self._is_single(group):
                     return f"{group} is not single"
                 alike.append((-group.priority, head.created_ns, head.submission, group))
-        alike.sort(key=lambda each: each[:3])
-        known = [(-priority, *entry) for priority in sorted(self.lines, reverse=True) for entry in self.lines[priority]]
-        if alike != known or len(self._keys) != len(known) or not all(self.lines.values()):
-            return f"{known} may preempt, should be {alike}"
+        alike.sort(key=lambda candidate: candidate[:3])
+        listed = [
+            (-priority, *entry) for priority in sorted(self.lines, reverse=True) for entry in self.lines[priority]
+        ]
+        if alike != listed or len(self._keys) != len(listed) or not all(self.lines.values()):
+            return f"{listed} may preempt, should be {alike}"
         if list(self._created) != sorted(created_ns for _, created_ns, _, _ in alike):
             return f"{self._created} are not when the first asks were created"
         if self.answers.keys() | self.unanswered.keys() != self.lines.keys() or self.answers.keys() & self.unanswered:
@@ -157,22 +159,22 @@ class Preemptors:
 
     def next_after(self, after_ns: int) -> int | None:
         """When the next first ask was created; None: all were until then."""
-        place = self._created.bisect_right(after_ns)
-        return self._created[place] if place < len(self._created) else None
+        index = self._created.bisect_right(after_ns)
+        return self._created[index] if index < len(self._created) else None
 
     def next_turn(self, after_ns: int) -> int | None:
         """The first time after this one that is a whole multiple of the interval after a first ask was created. (The
         creation itself counts, too.)
         """
         self._move(after_ns)
-        found = self.next_after(after_ns)
+        next_ns = self.next_after(after_ns)
         if self._phases:
             phase = after_ns % RETRY_NS
-            place = self._phases.bisect_right(phase)
-            wait_ns = self._phases[place] - phase if place < len(self._phases) else self._phases[0] + RETRY_NS - phase
-            if found is None or after_ns + wait_ns < found:
-                found = after_ns + wait_ns
-        return found
+            index = self._phases.bisect_right(phase)
+            wait_ns = self._phases[index] - phase if index < len(self._phases) else self._phases[0] + RETRY_NS - phase
+            if next_ns is None or after_ns + wait_ns < next_ns:
+                next_ns = after_ns + wait_ns
+        return next_ns
 
     def _move(self, old_ns: int) -> None:
         before, self._old_ns = self._old_ns, old_ns
@@ -210,26 +212,26 @@ class NoVictimsCache:
         the oldest ask (of the highest rank).
         """
         rights = self._rights
-        found: dict[object, AskGroup] = {}
+        by_kind: dict[object, AskGroup] = {}
         for priority in sorted(rights.lines if self._answers is None else rights.unanswered, reverse=True):
             for created_ns, _, group in rights.lines[priority]:
                 if created_ns > self._latest_ns:
                     break
-                found.setdefault(self._kind(group), group)
+                by_kind.setdefault(self._kind(group), group)
                 if not self._full:
                     break
-        return list(found.values()) + [group for group in rights.single if self.asking(group) is not None]
+        return list(by_kind.values()) + [group for group in rights.single if self.asking(group) is not None]
 
     def next_groups(self, had_theirs: Container[AskGroup], most: int) -> list[AskGroup]:
         """The next groups in the order of the list, with up to ``most`` whose asks may preempt now."""
-        found: list[AskGroup] = []
+        groups: list[AskGroup] = []
         for *_, group in self._waitlist.groups:
             if group.preempts and group not in had_theirs:
-                found.append(group)
+                groups.append(group)
                 most -= self.asking(group) is not None
                 if not most:
                     break
-        return found
+        return groups
 
     def asking(self, group: AskGroup) -> Ask | None:
         """The ask of the group that may preempt now; None: there is none."""
@@ -289,7 +291,7 @@ def next_preemptor(group: AskGroup) -> Ask | None:
     best: tuple[int, int, int, Ask] | None = None
     for created_ns, submission, _, ask in group.heap:
         if ask.group is group and not ask.gone and not ask.preempts and ask.pending > 0:
-            place = (preempts_from(ask), created_ns, submission, ask)
-            if best is None or place[:3] < best[:3]:
-                best = place
+            candidate = (preempts_from(ask), created_ns, submission, ask)
+            if best is None or candidate[:3] < best[:3]:
+                best = candidate
     return None if best is None else best[3]

@@ -100,7 +100,7 @@ class Recovery:
 
     def change(
         self,
-        held: Allocation,
+        existing: Allocation,
         demand: Demand,
         node_id: str,
         uuid: str,
@@ -118,45 +118,45 @@ class Recovery:
         :param echo: the RM reported the allocation, and gets it as an answer; False: the RM sent its ask again.
         :param declared: the RM said how long it runs at the most, or that it does not say so.
         """
-        late = declared and outlives(held, demand.execution_timeout_ms)
+        late = declared and outlives(existing, demand.execution_timeout_ms)
         kept = self._backfill.kept_there(node_id, now_ns)
-        allocation = self._change(held, demand, node_id, uuid, out, now_ns, echo=echo or late)
+        allocation = self._change(existing, demand, node_id, uuid, out, now_ns, echo=echo or late)
         if late:
             self._tell_promise(allocation, out, now_ns)
         self._backfill.tell_moved(kept, allocation, out, now_ns)
         return allocation
 
     def _change(
-        self, held: Allocation, demand: Demand, node_id: str, uuid: str, out: Outcome, now_ns: int, *, echo: bool
+        self, existing: Allocation, demand: Demand, node_id: str, uuid: str, out: Outcome, now_ns: int, *, echo: bool
     ) -> Allocation:
         state = self._state
-        demand.changed_ns = held.demand.changed_ns
-        moved, sized = node_id != held.node_id, demand.shape is not held.shape
-        role = (demand.task_group, demand.placeholder) == (held.task_group, held.placeholder)
-        if role and not moved and not sized and uuid in ("", held.uuid):
-            if not demand.same_as(held.demand):
-                state.text_bytes += text_bytes(demand.tags) - text_bytes(held.tags)
-                if held.app is not None and demand.priority != held.priority:
-                    self._books.count_priority(held.app, held.priority, -1)
-                    self._books.count_priority(held.app, demand.priority, 1)
-                held.demand, held.backfilled = demand, promised(held, demand)
+        demand.changed_ns = existing.demand.changed_ns
+        moved, sized = node_id != existing.node_id, demand.shape is not existing.shape
+        role = (demand.task_group, demand.placeholder) == (existing.task_group, existing.placeholder)
+        if role and not moved and not sized and uuid in ("", existing.uuid):
+            if not demand.same_as(existing.demand):
+                state.text_bytes += text_bytes(demand.tags) - text_bytes(existing.tags)
+                if existing.app is not None and demand.priority != existing.priority:
+                    self._books.count_priority(existing.app, existing.priority, -1)
+                    self._books.count_priority(existing.app, demand.priority, 1)
+                existing.demand, existing.backfilled = demand, promised(existing, demand)
                 state.version += 1
-                self._announcements.set_execution_deadline(held)
-                out.mark_changed(held, state.name)
+                self._announcements.set_execution_deadline(existing)
+                out.mark_changed(existing, state.name)
             if echo:
-                out.facts.append(NewAllocation(state.name, held, in_force(held), adopted=True))
-            return held
+                out.facts.append(NewAllocation(state.name, existing, in_force(existing), adopted=True))
+            return existing
         if sized or moved:
             demand.changed_ns = now_ns
-        new = Allocation(held.app, demand, node_id, held.allocated_ns, held.ordinal, uuid or held.uuid)
-        new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
-        new.source, new.backfilled = held.source, promised(held, demand)
+        new = Allocation(existing.app, demand, node_id, existing.allocated_ns, existing.ordinal, uuid or existing.uuid)
+        new.preempted, new.timed_out, new.replaces = existing.preempted, existing.timed_out, existing.replaces
+        new.source, new.backfilled = existing.source, promised(existing, demand)
         if demand.placeholder:  # otherwise the allocation is no placeholder any more, and no ask replaces it
-            new.replaced_by = held.replaced_by if self._gangs.still_suits(new, held.replaced_by) else ""
-        self.detach(held, out, now_ns)
-        new.published, held.published = held.published, False  # the same record
+            new.replaced_by = existing.replaced_by if self._gangs.still_suits(new, existing.replaced_by) else ""
+        self.detach(existing, out, now_ns)
+        new.published, existing.published = existing.published, False  # the same record
         if new.releasing:
-            new.releasing_since_ns, new.reminder_ns = held.releasing_since_ns, held.reminder_ns
+            new.releasing_since_ns, new.reminder_ns = existing.releasing_since_ns, existing.reminder_ns
             state.deadlines.append((new.reminder_ns, new))
         self._take(new, out, now_ns, echo=echo)
         return new
@@ -177,33 +177,34 @@ class Recovery:
             self._releases.emit_ended(allocation, EventDetail.ALLOC_REPLACED, out, now_ns)
 
     @staticmethod
-    def _tell_promise(held: Allocation, out: Outcome, now_ns: int) -> None:
+    def _tell_promise(allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Adds an event for people if the RM says that a backfilled allocation lasts for longer than promised."""
-        by, said_ms = held.backfilled, held.demand.execution_timeout_ms
-        assert by is not None, f"{held} promised nothing"
-        said = duration_text(said_ms * 1_000_000) if said_ms > 0 else "none"
+        by, said_ms = allocation.backfilled, allocation.demand.execution_timeout_ms
+        assert by is not None, f"{allocation} promised nothing"
+        reported = duration_text(said_ms * 1_000_000) if said_ms > 0 else "none"
+        promised_ns = by.end_ns - allocation.allocated_ns
         message = (
-            f"Its execution time-out stays {duration_text(by.end_ns - held.allocated_ns)} (reported: {said}): it was "
+            f"Its execution time-out stays {duration_text(promised_ns)} (reported: {reported}): it was "
             f"backfilled for that time, where a node was reserved for {by.key} of {by.app_id}"
         )
-        out.add_user_event(held.key, held.app_id, held.shape, message, now_ns)
+        out.add_user_event(allocation.key, allocation.app_id, allocation.shape, message, now_ns)
 
     def _tell_excess(self, allocation: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
         """Adds an event for people if a reported allocation exceeds a limit or its node: it is accepted anyway."""
         app, names = allocation.app, self._state.types.names
         assert app is not None, f"{allocation} is foreign"
-        found = [
+        excesses = [
             f"node {node.node_id} has {-node.available[number]} {names[number]} less than it holds"
             for number, _ in allocation.shape.items
             if node.available[number] < 0
         ]
-        found += [
+        excesses += [
             f"{ledger.who or 'queue'} in {ledger.path} has {ledger.allocated[number]} of {ledger.limit[number]} "
             f"{names[number]}"
             for ledger in app.bounds
             for number, _ in allocation.shape.items
             if ledger.allocated[number] > ledger.limit[number]
         ]
-        if found:
-            message = f"adopted as the resource manager reports it: {'; '.join(found)}"
+        if excesses:
+            message = f"adopted as the resource manager reports it: {'; '.join(excesses)}"
             out.add_user_event(allocation.key, app.app_id, allocation.shape, message, now_ns)

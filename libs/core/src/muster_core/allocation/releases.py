@@ -78,7 +78,9 @@ class Releases:
 
     # ---- release by the scheduler ----------------------------------------------------------------------------------
 
-    def preempt(self, allocation: Allocation, why: PreemptionRecord, message: str, out: Outcome, now_ns: int) -> None:
+    def preempt(
+        self, allocation: Allocation, record: PreemptionRecord, message: str, out: Outcome, now_ns: int
+    ) -> None:
         """Releases an allocation by preemption. The allocation counts until the RM confirms its end."""
         state = self._state
         app = allocation.app
@@ -86,7 +88,7 @@ class Releases:
         assert not allocation.releasing, f"{allocation} is released already"
         if allocation.demand.placeholder:
             self._gangs.on_released(allocation, PlaceholderEvent.PREEMPT)
-        allocation.preempted = why
+        allocation.preempted = record
         self._books.add_preempting(allocation, app.queue, 1)
         self.mark_releasing(allocation, out, now_ns)
         self._gangs.on_preempted(app, out)

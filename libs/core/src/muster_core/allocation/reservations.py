@@ -90,8 +90,8 @@ class Reservations:
 
     def take_over(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """Reserves the node for the ask. Other claims there end."""
-        for other in list(node.reservations):
-            self.unreserve(other, out, now_ns)
+        for holder in list(node.reservations):
+            self.unreserve(holder, out, now_ns)
         self.reserve(ask, node, out, now_ns)
 
     def claim(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
@@ -188,9 +188,9 @@ class Reservations:
                 return
             lost = "a limit stops the ask"
         else:
-            for held in node.allocations.values():
-                why = held.preempted
-                if why is not None and why.key == ask.key and why.app_id == app_id:
+            for allocation in node.allocations.values():
+                record = allocation.preempted
+                if record is not None and record.key == ask.key and record.app_id == app_id:
                     return
             lost = "others use it"
         if ask.demand.required_node:  # (it waits for this node in any case)
@@ -225,8 +225,8 @@ class Reservations:
                 for holder in node.reservations:
                     if holder.yields:
                         key = (holder.app.queue, holder.priority)
-                        known = self._youngest.get(key)
-                        if known is None or holder.age > known.age:
+                        youngest = self._youngest.get(key)
+                        if youngest is None or holder.age > youngest.age:
                             self._youngest[key] = holder
         # (If it does not outrank the youngest ask of a leaf and priority, it outranks none of them.)
         if not any(outranks(ask, holder) for holder in self._youngest.values()):

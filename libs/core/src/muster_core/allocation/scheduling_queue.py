@@ -174,12 +174,12 @@ class SchedulingQueue:
         ready = group.app.ready
         group.ready_key = key
         if old is not None:
-            place = 0 if ready[0][-1] is group else bisect_left(ready, old)
-            assert ready[place][-1] is group, f"{group} is not where its key says"
-            if (not place or ready[place - 1] < key) and (place + 1 == len(ready) or key < ready[place + 1]):
-                ready[place] = (*key, group)  # between the same neighbours: nothing is shifted
+            index = 0 if ready[0][-1] is group else bisect_left(ready, old)
+            assert ready[index][-1] is group, f"{group} is not where its key says"
+            if (not index or ready[index - 1] < key) and (index + 1 == len(ready) or key < ready[index + 1]):
+                ready[index] = (*key, group)  # between the same neighbours: nothing is shifted
                 return
-            del ready[place]
+            del ready[index]
         insort(ready, (*key, group))
 
     def remove_ready(self, group: AskGroup) -> None:
@@ -188,9 +188,9 @@ class SchedulingQueue:
         if group.ready_key is None:
             return
         ready = group.app.ready
-        place = 0 if ready[0][-1] is group else bisect_left(ready, group.ready_key)
-        assert ready[place][-1] is group, f"{group} is not where its key says"
-        del ready[place]
+        index = 0 if ready[0][-1] is group else bisect_left(ready, group.ready_key)
+        assert ready[index][-1] is group, f"{group} is not where its key says"
+        del ready[index]
         group.ready_key = None
 
     def requeue_app(self, app: Application) -> bool:
@@ -268,9 +268,12 @@ class SchedulingQueue:
             self.wake_gangs_beside(app)  # the gang does not take the room now
 
     def _tell_bench(
-        self, waitlist: Waitlist, wait_point: WaitPoint[Waitlist], other: Reason | None, out: Outcome, now_ns: int
+        self, waitlist: Waitlist, wait_point: WaitPoint[Waitlist], new_reason: Reason | None, out: Outcome, now_ns: int
     ) -> None:
-        """A list woken from its bench was refused: decides about the rest. ``other``: the reason, if it changed."""
+        """A list woken from its bench was refused: decides about the rest.
+
+        :param new_reason: the reason of the list, if it changed; else None.
+        """
         came_from, waitlist.relay = waitlist.relay, None
         bench = came_from.bench_of(waitlist) if came_from is not None else None
         if bench is None or came_from is None:
@@ -280,14 +283,14 @@ class SchedulingQueue:
             return
         # The leaf or the nodes refuse all lists of the bench for the same reason.
         bench.moving = False
-        if wait_point is came_from and other is None:
+        if wait_point is came_from and new_reason is None:
             return
         for waiting in list(bench.lists):
             if wait_point is not came_from:
                 waiting.register(wait_point)
                 self.parked[waiting.groups[0][-1]] = None
-            if other is not None:
-                self.set_reason(waiting, self._backfill.shared(other, waiting, now_ns), out, now_ns)
+            if new_reason is not None:
+                self.set_reason(waiting, self._backfill.shared(new_reason, waiting, now_ns), out, now_ns)
 
     def park_on(self, group: AskGroup, waitlist: Waitlist) -> None:
         """Parks the group without a try: it waits for the same reason as its list."""
@@ -497,14 +500,14 @@ class SchedulingQueue:
                 return
             urgent.relay = None
 
-    def wake_shorter(self, bench: WaitQueue[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
+    def wake_shorter(self, bench: WaitQueue[Waitlist], most_ms: int, position: tuple[Any, ...]) -> bool:
         """Wakes the first list of the bench behind the place whose asks last for at most so long, if there is one."""
-        while (first := bench.first_within(most_ms, place)) is not None:
+        while (first := bench.first_within(most_ms, position)) is not None:
             bench.moving = True
             first.relay = self.no_node
             if self._wake_list(first):
                 if bench.urgent is not None:
-                    urgent = bench.first_within(most_ms, place, urgent=True)
+                    urgent = bench.first_within(most_ms, position, urgent=True)
                     if urgent is not None and not self.parking.is_pressed(urgent, first, bench.pressing):
                         bench.pressing = urgent
                         self._wake_list(urgent)  # (without a relay: its refusal tells nothing of the first one)

@@ -56,9 +56,9 @@ class UnqualifiedReleases:
         """Notes that the application may have a new ask with that key, or a new allocation of that ask with a UUID."""
         if key in self._keys and key in app.asks:
             self._add(partition.name, key, True, app)
-        for held in app.allocations_of(key) if self._uuids else ():
-            if held.uuid in self._uuids:
-                self._add(partition.name, held.uuid, False, app)
+        for allocation in app.allocations_of(key) if self._uuids else ():
+            if allocation.uuid in self._uuids:
+                self._add(partition.name, allocation.uuid, False, app)
 
     def _read(self) -> None:
         for name, partition in self._partitions.items():

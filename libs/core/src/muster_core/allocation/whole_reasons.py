@@ -17,17 +17,17 @@ def begin(app: Application, reason: Reason, now_ns: int) -> None:
         app.past, app.reason = with_replaced(app.past, app.reason, reason, now_ns)
         return
     app.past, app.reason = with_begun(app.past, reason, now_ns)
-    found = list(app.past)
-    known = {(each.shape, each.reason.since_ns, each.until_ns) for each in found}
+    history = list(app.past)
+    recorded = {(past_reason.shape, past_reason.reason.since_ns, past_reason.until_ns) for past_reason in history}
     for group in app.groups.values():
         waitlist = app.queue.waitlists.get(group.wait_key)
         head = group.head()
         if waitlist is not None and head is not None:
-            for each in with_ended(waitlist.past, waitlist.reason, now_ns):
-                about = (group.shape, each.reason.since_ns, each.until_ns)
-                if each.until_ns > head.created_ns and about not in known:
-                    known.add(about)
-                    found.append(each._replace(shape=group.shape))
-    if len(found) > len(app.past):
-        found.sort(key=lambda each: each.until_ns)
-        app.past = tuple(found[-PAST_KEPT:])
+            for past_reason in with_ended(waitlist.past, waitlist.reason, now_ns):
+                about = (group.shape, past_reason.reason.since_ns, past_reason.until_ns)
+                if past_reason.until_ns > head.created_ns and about not in recorded:
+                    recorded.add(about)
+                    history.append(past_reason._replace(shape=group.shape))
+    if len(history) > len(app.past):
+        history.sort(key=lambda past_reason: past_reason.until_ns)
+        app.past = tuple(history[-PAST_KEPT:])

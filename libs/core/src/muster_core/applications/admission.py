@@ -95,8 +95,8 @@ def quota_problem(
     accepted needs room, too.
     """
     quotas = partition.quotas
-    for each in (partition, *partitions):
-        while quotas.is_full(QuotaKind.APPLICATIONS) and each.lifecycle.expire_oldest(out, now_ns):
+    for candidate in (partition, *partitions):
+        while quotas.is_full(QuotaKind.APPLICATIONS) and candidate.lifecycle.expire_oldest(out, now_ns):
             pass
     problem = quotas.problem(QuotaKind.APPLICATIONS, 1)
     if not problem and user not in partition.users:
@@ -111,11 +111,11 @@ def gang_of(item: AppItem) -> tuple[dict[str, int] | None, str]:
 
     (Empty, not None: the application still has a gang, and its time-out is the placeholders' time-out.)
     """
-    asked = item.placeholder_ask
-    for name, value in (asked or {}).items():
+    placeholder_ask = item.placeholder_ask
+    for name, value in (placeholder_ask or {}).items():
         if value < 0:
             return {}, f"placeholderAsk contains negative resources: {name} {value}"
-    return asked, ""
+    return placeholder_ask, ""
 
 
 def leaf_for(
@@ -177,7 +177,7 @@ def gang_problem(
     partition: Partition,
     leaf: Queue,
     app_id: str,
-    asked: Mapping[str, int],
+    placeholder_ask: Mapping[str, int],
     user: str,
     groups: tuple[str, ...],
     quota: Mapping[str, int] | None,
@@ -198,17 +198,17 @@ def gang_problem(
         own = quota if queue is leaf and quota is not None else queue.by_name(queue.maximum)
         for name, value in (own or {}).items():
             most[name] = min(value, most.get(name, value))
-    if any(value > most.get(name, value) for name, value in asked.items()):
+    if any(value > most.get(name, value) for name, value in placeholder_ask.items()):
         return (
-            f"task group request {format_quantities(asked)} larger than max queue allocation "
+            f"task group request {format_quantities(placeholder_ask)} larger than max queue allocation "
             f"{format_quantities(most)} of queue {leaf.path}"
         )
     for path, who, limit, group in partition.limits.limits_on(leaf, user, groups):
         allowed = limit.max_resources or {}
-        if any(value > allowed.get(name, value) for name, value in asked.items()):
+        if any(value > allowed.get(name, value) for name, value in placeholder_ask.items()):
             whose = "group" if group else "user"
             return (
-                f"task group request {format_quantities(asked)} larger than the limit of {whose} {who} "
+                f"task group request {format_quantities(placeholder_ask)} larger than the limit of {whose} {who} "
                 f"in queue {path}, {format_quantities(allowed)}"
             )
     return ""

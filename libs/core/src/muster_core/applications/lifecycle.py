@@ -344,7 +344,7 @@ class ApplicationLifecycle:
         self._finished_count += 1
         heapq.heappush(self._finished, (app.finished_ns, app.submission, self._finished_count, app))
         if len(self._finished) > 2 * len(self._state.apps) + _FINISHED_MIN:
-            self._finished = [each for each in self._finished if not each[-1].gone]
+            self._finished = [entry for entry in self._finished if not entry[-1].gone]
             heapq.heapify(self._finished)
 
     def _set_deadline(self, app: Application, deadline_ns: int) -> None:

@@ -48,9 +48,9 @@ def record_peak(app: Application, ending: Allocation) -> bool:
     more = False
     names, taken = app.queue.types.names, app.gang.taken if app.gang is not None else {}
     for number, _ in ending.demand.shape.items:
-        held = taken[number] if ending.demand.placeholder else app.allocated[number] - taken.get(number, 0)
-        if held > app.most_used.get(names[number], 0):
-            app.most_used[names[number]] = held
+        allocated = taken[number] if ending.demand.placeholder else app.allocated[number] - taken.get(number, 0)
+        if allocated > app.most_used.get(names[number], 0):
+            app.most_used[names[number]] = allocated
             more = True
     return more
 
@@ -58,19 +58,19 @@ def record_peak(app: Application, ending: Allocation) -> bool:
 def allocated_by_type(app: Application) -> dict[str, int]:
     """The amounts that its real allocations hold now, by type name, without zeros."""
     taken = app.gang.taken if app.gang is not None else {}
-    left = {name: value - taken.get(number, 0) for number, (name, value) in enumerate(_named(app))}
-    return {name: value for name, value in left.items() if value}
+    amounts = {name: value - taken.get(number, 0) for number, (name, value) in enumerate(_named(app))}
+    return {name: value for name, value in amounts.items() if value}
 
 
 def peak_by_type(app: Application) -> dict[str, int]:
     """By type name, the largest amount that its real allocations or its placeholders have held at once."""
     taken = app.gang.taken if app.gang is not None else {}
-    found = dict(app.most_used)
+    peaks = dict(app.most_used)
     for number, (name, value) in enumerate(_named(app)):
         holds = taken.get(number, 0)
-        if (now := max(value - holds, holds)) > found.get(name, 0):
-            found[name] = now
-    return found
+        if (now := max(value - holds, holds)) > peaks.get(name, 0):
+            peaks[name] = now
+    return peaks
 
 
 def _named(app: Application) -> Iterable[tuple[str, int]]:

@@ -69,7 +69,7 @@ def problem(text: str) -> str:
     """The problem of an access list; "": it has none."""
     if len(text) > ACL_CHARACTERS_MAX:
         return f"ACL of {len(text)} characters, expected at most {ACL_CHARACTERS_MAX}: groups are the means for more"
-    spaces = [place for place, character in enumerate(text, 1) if character == _SEPARATOR]
+    spaces = [position for position, character in enumerate(text, 1) if character == _SEPARATOR]
     if len(spaces) >= _FIELDS_MAX:
         return f"multiple spaces found in ACL (characters {spaces[0]} and {spaces[1]}): {_EXPECTED}"
     if len(text.split()) > _FIELDS_MAX:  # as YuniKorn's validation counts

@@ -64,27 +64,27 @@ def differences(old: ClusterConfig, new: ClusterConfig) -> Iterator[ConfigChange
         if was is not None and becomes is not None:
             yield from _partition_changes(was, becomes)
         else:
-            there = ("partition" if was is not None else "", "partition" if becomes is not None else "")
-            yield ConfigChange("", "partition", *there, partition.name)
+            kinds = ("partition" if was is not None else "", "partition" if becomes is not None else "")
+            yield ConfigChange("", "partition", *kinds, partition.name)
 
 
 def _partition_changes(old: PartitionConfig, new: PartitionConfig) -> Iterator[ConfigChange | None]:
-    for what, text, new_text in _pairs(_partition_facts(old), _partition_facts(new)):
-        yield ConfigChange("", what, text, new_text, old.name)
+    for fact, text, new_text in _pairs(_partition_facts(old), _partition_facts(new)):
+        yield ConfigChange("", fact, text, new_text, old.name)
     before: dict[str, EffectiveQueue] = {}
     after: dict[str, EffectiveQueue] = {}
-    for root, found in ((old.root, before), (new.root, after)):
+    for root, queues in ((old.root, before), (new.root, after)):
         for queue in effective_queues(root):
-            found[queue.path] = queue
-            if not len(found) % SOME:
+            queues[queue.path] = queue
+            if not len(queues) % SOME:
                 yield None
     for count, path in enumerate({**before, **after}, 1):
         if not count % SOME:
             yield None
         was, becomes = before.get(path), after.get(path)
         if was is not None and becomes is not None:
-            for what, text, new_text in _pairs(_queue_facts(was), _queue_facts(becomes)):
-                yield ConfigChange(path, what, text, new_text, old.name)
+            for fact, text, new_text in _pairs(_queue_facts(was), _queue_facts(becomes)):
+                yield ConfigChange(path, fact, text, new_text, old.name)
             yield from _moved_groups(was, becomes, old.name)
         else:
             yield ConfigChange(path, "queue", _kind(was), _kind(becomes), old.name)
@@ -95,9 +95,9 @@ def _kind(queue: EffectiveQueue | None) -> str:
 
 
 def _pairs(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for what in {**old, **new}:
-        if old.get(what, "") != new.get(what, ""):
-            yield what, old.get(what, ""), new.get(what, "")
+    for fact in {**old, **new}:
+        if old.get(fact, "") != new.get(fact, ""):
+            yield fact, old.get(fact, ""), new.get(fact, "")
 
 
 # ---- facts: every key that is set, with its value as text ------------------------------------------------------------

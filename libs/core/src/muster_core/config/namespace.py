@@ -56,17 +56,21 @@ def _resource(text: str) -> dict[str, int] | None:
     if not text:
         return None
     try:
-        said = _field(json.loads(text), "resources")
-        found = {name: _quantity(_field(quantity, "value")) for name, quantity in said.items()}
+        raw = _field(json.loads(text), "resources")
+        quantities = {name: _quantity(_field(quantity, "value")) for name, quantity in raw.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if not found or len(found) > _TYPES_MAX or any(not 0 <= value <= INT64_MAX for value in found.values()):
+    if (
+        not quantities
+        or len(quantities) > _TYPES_MAX
+        or any(not 0 <= value <= INT64_MAX for value in quantities.values())
+    ):
         return None
-    return found if any(found.values()) else None
+    return quantities if any(quantities.values()) else None
 
 
-def _field(said: Any, name: str) -> Any:
-    return next((said[key] for key in reversed(said.keys()) if key.lower() == name), None)
+def _field(raw: Any, name: str) -> Any:
+    return next((raw[key] for key in reversed(raw.keys()) if key.lower() == name), None)
 
 
 def _quantity(value: Any) -> int:

@@ -55,5 +55,5 @@ def compile_pattern(text: str) -> Pattern:
     except UnicodeEncodeError:
         raise InvalidPattern("the regular expression is not valid Unicode text") from None
     except re2.error as error:
-        (why,) = error.args
-        raise InvalidPattern(why.decode("utf-8", "replace")) from None
+        (message,) = error.args
+        raise InvalidPattern(message.decode("utf-8", "replace")) from None

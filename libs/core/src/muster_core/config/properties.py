@@ -118,9 +118,9 @@ def parse_duration_ns(text: str) -> int:
 
 def duration_text(duration_ns: int) -> str:
     """A duration in Go's syntax: ``1h30m``. :func:`parse_duration_ns` reads it back."""
-    left, parts = abs(duration_ns), []
+    remaining, parts = abs(duration_ns), []
     for unit in ("h", "m", "s", "ms", "us", "ns"):
-        amount, left = divmod(left, _UNITS_NS[unit])
+        amount, remaining = divmod(remaining, _UNITS_NS[unit])
         if amount:
             parts.append(f"{amount}{unit}")
     return ("-" if duration_ns < 0 else "") + ("".join(parts) or "0s")
@@ -128,10 +128,10 @@ def duration_text(duration_ns: int) -> str:
 
 def _one_of(*names: str, any_case: bool) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        found = text.lower() if any_case else text
-        if found not in names:
+        choice = text.lower() if any_case else text
+        if choice not in names:
             raise ValueError(text)
-        return found
+        return choice
 
     return parse
 
@@ -273,7 +273,7 @@ def _policy_of(properties: tuple[tuple[str, str], ...]) -> QueuePolicy:
 
 def read(properties: Mapping[str, str]) -> tuple[QueuePolicy, dict[str, str]]:
     """The policy of the properties; and by name of each invalid value, what was expected. Unknown names are ignored."""
-    found: dict[str, object] = {}
+    fields: dict[str, object] = {}
     wrong: dict[str, str] = {}
     for name, text in properties.items():
         key = KEYS.get(name)
@@ -285,8 +285,8 @@ def read(properties: Mapping[str, str]) -> tuple[QueuePolicy, dict[str, str]]:
             wrong[name] = key.expected
             continue
         if key.field:
-            found[key.field] = key.made(value)
-    return replace(QueuePolicy(), **found), wrong  # type: ignore[arg-type]  # the table pairs fields and types
+            fields[key.field] = key.made(value)
+    return replace(QueuePolicy(), **fields), wrong  # type: ignore[arg-type]  # the table pairs fields and types
 
 
 def inherited(properties: Mapping[str, str]) -> dict[str, str]:

@@ -277,30 +277,30 @@ class ClusterConfig:
 
 def queue_paths(partition: PartitionConfig) -> list[str]:
     """The paths of all queues that a partition's configuration names."""
-    found: list[str] = []
+    paths: list[str] = []
     below = [(partition.root, "")]
     while below:
         queue, above = below.pop()
         path = f"{above}.{queue.name.lower()}" if above else queue.name.lower()
-        found.append(path)
+        paths.append(path)
         below.extend((child, path) for child in queue.queues)
-    return found
+    return paths
 
 
 def types_named(partition: PartitionConfig) -> list[str]:
     """The resource types that a partition's configuration names, each once, in order of appearance."""
-    found: dict[str, None] = {name: None for name, weight in partition.node_sort_weights.items() if weight > 0}
-    _collect_types(partition.root, found)
-    return list(found)
+    types: dict[str, None] = {name: None for name, weight in partition.node_sort_weights.items() if weight > 0}
+    _collect_types(partition.root, types)
+    return list(types)
 
 
-def _collect_types(queue: QueueConfig, found: dict[str, None]) -> None:
+def _collect_types(queue: QueueConfig, types: dict[str, None]) -> None:
     template = queue.child_template or ChildTemplateConfig()
     maps = (queue.guaranteed, queue.maximum, template.guaranteed, template.maximum)
     for named in (*maps, *(limit.max_resources for limit in queue.limits)):
-        found.update(dict.fromkeys(named or ()))
+        types.update(dict.fromkeys(named or ()))
     for child in queue.queues:
-        _collect_types(child, found)
+        _collect_types(child, types)
 
 
 # The configuration of an RM that registers with an empty one: YuniKorn's (tag rule on the namespace, open root), with

@@ -40,15 +40,17 @@ class InvalidExternalSettings(ExternalError):
 class UnknownName(InvalidExternalSettings):
     """No informer or handler of that name is installed."""
 
-    def __init__(self, what: str, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"{what} {name!r} is not known, expected one of: {', '.join(known) or 'none is installed'}")
+    def __init__(self, subject: str, name: str, registered: Sequence[str]) -> None:
+        super().__init__(
+            f"{subject} {name!r} is not known, expected one of: {', '.join(registered) or 'none is installed'}"
+        )
 
 
 class DuplicateName(InvalidExternalSettings):
     """Two packages have an informer or handler of the same name."""
 
-    def __init__(self, what: str, name: str, origins: Sequence[str]) -> None:
-        super().__init__(f"{what} {name!r} was registered twice: by {' and by '.join(origins)}")
+    def __init__(self, subject: str, name: str, origins: Sequence[str]) -> None:
+        super().__init__(f"{subject} {name!r} was registered twice: by {' and by '.join(origins)}")
 
 
 class InformerSettingsWrong(InvalidExternalSettings):
@@ -106,6 +108,6 @@ class NotSynced(ExternalError):
     """
 
     def __init__(self, timeout_s: float, informers: Mapping[str, str]) -> None:
-        named = "; ".join(f"{name}: {why}" for name, why in informers.items())
+        named = "; ".join(f"{name}: {reason}" for name, reason in informers.items())
         super().__init__(f"informers that had not synced after {timeout_s:g} s: {named}")
         self.informers = dict(informers)

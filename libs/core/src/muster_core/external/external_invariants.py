@@ -99,7 +99,10 @@ def _check_stale(node_id: str, on: NodeReports, must: Must, pace: Pace) -> Steps
                 yield
             if entry.stale:
                 stale.add(entry)
-    must({each for entries in on.stale.values() for each in entries} == stale, f"node {node_id}: stale are {stale}")
+    must(
+        {stale_entry for entries in on.stale.values() for stale_entry in entries} == stale,
+        f"node {node_id}: stale are {stale}",
+    )
 
 
 def _check_offers(partition: Partition, must: Must, pace: Pace) -> Steps:
@@ -131,39 +134,42 @@ def _check_allocations(partition: Partition, must: Must, pace: Pace) -> Steps:
     for entry in external.books.entries(ExternalKind.ALLOCATION):
         if pace.is_over():
             yield
-        said, held = entry.said, external.allocation_of(entry)
-        assert isinstance(said, ExternalAllocation)
-        node = partition.nodes.get(said.node_id)
-        if node is None or not any(said.quantities.values()):
-            must(held is None and bool(entry.problem), f"{entry} counts, though its node is not there (or it is empty)")
+        report, allocation = entry.said, external.allocation_of(entry)
+        assert isinstance(report, ExternalAllocation)
+        node = partition.nodes.get(report.node_id)
+        if node is None or not any(report.quantities.values()):
+            must(
+                allocation is None and bool(entry.problem),
+                f"{entry} counts, though its node is not there (or it is empty)",
+            )
             continue
-        if held is None:
+        if allocation is None:
             must("types" in entry.problem, f"{entry} does not count, though {node} is there: {entry.problem!r}")
             continue
-        expected.add(held)
-        must(held.node_id == said.node_id, f"{held} should be on {said.node_id}")
-        counted = {names[number]: value for number, value in held.shape.items}
-        wanted = {name: value for name, value in said.quantities.items() if value}
-        must(counted == wanted, f"{held} counts as {counted}, should be {wanted}")
-        app = partition.live_application(said.app_id) if said.app_id else None
+        expected.add(allocation)
+        must(allocation.node_id == report.node_id, f"{allocation} should be on {report.node_id}")
+        counted = {names[number]: value for number, value in allocation.shape.items}
+        amounts = {name: value for name, value in report.quantities.items() if value}
+        must(counted == amounts, f"{allocation} counts as {counted}, should be {amounts}")
+        app = partition.live_application(report.app_id) if report.app_id else None
         owner = app if app is not None and app.source == entry.source else None
-        must(held.app is owner, f"{held} should be of {owner}")
-        must(bool(entry.problem) == (bool(said.app_id) and owner is None), f"{entry}: problem {entry.problem!r}")
+        must(allocation.app is owner, f"{allocation} should be of {owner}")
+        must(bool(entry.problem) == (bool(report.app_id) and owner is None), f"{entry}: problem {entry.problem!r}")
     exist = 0
-    for held in chain(partition.foreign.values(), *(app.allocations.values() for app in partition.apps.values())):
+    for allocation in chain(partition.foreign.values(), *(app.allocations.values() for app in partition.apps.values())):
         if pace.is_over():
             yield
-        if not held.source:
+        if not allocation.source:
             continue
         exist += 1
-        must(held in expected, f"{held} is of source {held.source}, which does not say so")
-        must(not held.releasing, f"{held} was released, although only its source can end it")
+        must(allocation in expected, f"{allocation} is of source {allocation.source}, which does not say so")
+        must(not allocation.releasing, f"{allocation} was released, although only its source can end it")
     must(exist == len(expected), "an allocation of a source is not there")
     for app in partition.apps.values():
-        for held in app.allocations.values():
+        for allocation in app.allocations.values():
             if pace.is_over():
                 yield
-            must(held.source == app.source, f"{app} of {app.source!r} has {held} of others")
+            must(allocation.source == app.source, f"{app} of {app.source!r} has {allocation} of others")
 
 
 def _check_applications(partition: Partition, must: Must, pace: Pace) -> Steps:
@@ -171,9 +177,9 @@ def _check_applications(partition: Partition, must: Must, pace: Pace) -> Steps:
     for entry in books.entries(ExternalKind.APPLICATION):
         if pace.is_over():
             yield
-        said = entry.said
-        assert isinstance(said, ExternalApplication)
-        app = partition.live_application(said.app_id)
+        report = entry.said
+        assert isinstance(report, ExternalApplication)
+        app = partition.live_application(report.app_id)
         exists = app is not None and app.source == entry.source
         must(exists != bool(entry.problem), f"{entry}: its application is {app}, its problem {entry.problem!r}")
         must(not exists or (app is not None and not app.asks), f"{app} has asks")
@@ -185,7 +191,7 @@ def _check_applications(partition: Partition, must: Must, pace: Pace) -> Steps:
 
 def _check_nodes(partition: Partition, must: Must) -> None:
     about: dict[str, dict[str, list[ReportedObject]]] = {}
-    for entry in sorted(partition.external.books.entries(), key=lambda each: each.order):
+    for entry in sorted(partition.external.books.entries(), key=lambda entry: entry.order):
         node_id = getattr(entry.said, "node_id", None)
         # (An entry whose types the partition cannot count is ignored.)
         if node_id is not None and ("types" not in entry.problem or entry.kind is ExternalKind.ALLOCATION):
@@ -197,10 +203,10 @@ def _check_nodes(partition: Partition, must: Must) -> None:
         expected = closed_counts(closers + Counter(partition.external.withdrawn_offers()))
         closed = partition.figures.closed()
         must(closed == expected, f"{partition} counts as closed {closed}, should be {expected}")
-    for node_id, said in about.items():
+    for node_id, by_source in about.items():
         if node_id not in partition.nodes:
-            must(not any(map(_brings, said.values())), f"node {node_id} should be there")
-            for entry in [entry for entries in said.values() for entry in entries]:
+            must(not any(map(_brings, by_source.values())), f"node {node_id} should be there")
+            for entry in [entry for entries in by_source.values() for entry in entries]:
                 counts = entry.kind is ExternalKind.NODE and not entry.problem
                 must(not counts, f"{entry} counts, though its node is not there")
 
@@ -233,13 +239,13 @@ def _check_node(partition: Partition, node: Node, said_of: dict[str, list[Report
         complete = False
         for entry in entries:
             match entry.said:
-                case ExternalNode() as said:
-                    own = None if said.capacity is None else dict(said.capacity)
-                    complete = said.whole and own is not None
-                    schedulable = schedulable and said.schedulable
-                    for name, value in said.occupied.items():
+                case ExternalNode() as source_node:
+                    own = None if source_node.capacity is None else dict(source_node.capacity)
+                    complete = source_node.whole and own is not None
+                    schedulable = schedulable and source_node.schedulable
+                    for name, value in source_node.occupied.items():
                         occupied[name] = occupied.get(name, 0) + value
-                    attributes = {**said.attributes, **attributes}
+                    attributes = {**source_node.attributes, **attributes}
         for entry in entries:
             match entry.said:
                 case ExternalOffer() as offer:
@@ -254,9 +260,12 @@ def _check_node(partition: Partition, node: Node, said_of: dict[str, list[Report
             amounts.setdefault(name, []).append(value)
         if complete:
             whole.append(own or {})
-    capacity = {name: 0 if any(name not in each for each in whole) else min(values) for name, values in amounts.items()}
-    wanted = {name: value for name, value in capacity.items() if value}
-    must(node.named_capacity() == wanted, f"{node}: capacity {node.named_capacity()}, should be {wanted}")
+    capacity = {
+        name: 0 if any(name not in source_amounts for source_amounts in whole) else min(values)
+        for name, values in amounts.items()
+    }
+    expected = {name: value for name, value in capacity.items() if value}
+    must(node.named_capacity() == expected, f"{node}: capacity {node.named_capacity()}, should be {expected}")
     used = {name: value for name, value in occupied.items() if value}
     counted = {name: value for name, value in node.reported_occupied.items() if value}
     must(counted == used, f"{node}: occupied {counted}, should be {used}")
@@ -272,10 +281,10 @@ def _brings(entries: list[ReportedObject]) -> bool:
     """Whether a source with these entries brings the node."""
     for entry in entries:
         match entry.said:
-            case ExternalNode() as said:
-                if not said.brings:
+            case ExternalNode() as report:
+                if not report.brings:
                     return False
-                if said.capacity is not None and any(said.capacity.values()):
+                if report.capacity is not None and any(report.capacity.values()):
                     return True
     return any(
         isinstance(entry.said, ExternalOffer)
@@ -290,14 +299,14 @@ def _check_queues(partition: Partition, must: Must) -> None:
     for queue in partition.queues.values():
         if queue.parent is None:
             continue  # root's max comes from the pools (pools.py)
-        said = [
+        accepted = [
             entry
             for entry in partition.external.books.queues.get(queue.path, ())
             if isinstance(entry.said, ExternalQueue) and not entry.problem
         ]
-        must(list(queue.sources) == sorted({entry.source for entry in said}), f"{queue}: sources {queue.sources}")
+        must(list(queue.sources) == sorted({entry.source for entry in accepted}), f"{queue}: sources {queue.sources}")
         least = dict(queue.by_name(queue.own_maximum) or {})
-        for entry in said:
+        for entry in accepted:
             assert isinstance(entry.said, ExternalQueue)
             for name, value in entry.said.maximum.items():
                 least[name] = min(value, least.get(name, value))

@@ -91,13 +91,13 @@ def _part(
     occupied: Mapping[str, int] = {}
     attributes: Mapping[str, str] = {}
     schedulable, whole, may_bring = True, False, True
-    held = ""
+    cordon_reason = ""
     if node is not None:
-        said = node.said
-        assert isinstance(said, ExternalNode)
-        capacity, occupied, attributes = said.capacity, said.occupied, said.attributes
-        schedulable, whole, may_bring = said.schedulable, said.whole and capacity is not None, said.brings
-        held = _held(node)
+        report = node.said
+        assert isinstance(report, ExternalNode)
+        capacity, occupied, attributes = report.capacity, report.occupied, report.attributes
+        schedulable, whole, may_bring = report.schedulable, report.whole and capacity is not None, report.brings
+        cordon_reason = _held(node)
     brings = may_bring and capacity is not None and any(capacity.values())
     if offers:
         whole = True
@@ -107,16 +107,16 @@ def _part(
             offered = offer.said
             assert isinstance(offered, ExternalOffer)
             brings = brings or (may_bring and offer.offer_state in _BRINGING and any(offered.quantities.values()))
-            held = held or _held(offer)
+            cordon_reason = cordon_reason or _held(offer)
             if offer.offer_state is OfferState.OFFERED:
                 for name, value in offered.quantities.items():
                     summed[name] = summed.get(name, 0) + value
                 for key, text in offered.attributes.items():
                     named.setdefault(key, text)
         capacity, attributes = summed, named
-    if not held and allocation is not None:
-        held = _held(allocation)
-    return SourceNodeReport(source, capacity, whole, occupied, attributes, schedulable, held, brings)
+    if not cordon_reason and allocation is not None:
+        cordon_reason = _held(allocation)
+    return SourceNodeReport(source, capacity, whole, occupied, attributes, schedulable, cordon_reason, brings)
 
 
 def _by_order(entry: ReportedObject) -> tuple[str, int, str]:
@@ -141,9 +141,9 @@ def merge(report: NodeReport | None, parts: Sequence[SourceNodeReport]) -> Merge
     On nearly all nodes there is only one speaker. Its values are the merged values, and are not copied.
     """
     if report is None and len(parts) == 1:
-        source, capacity, _, occupied, attributes, schedulable, held, _ = parts[0]
+        source, capacity, _, occupied, attributes, schedulable, cordon_reason, _ = parts[0]
         if capacity is not None:
-            closed, closer = ("", None) if schedulable and not held else _closed(parts[0])
+            closed, closer = ("", None) if schedulable and not cordon_reason else _closed(parts[0])
             return MergedNode(capacity, occupied, attributes, closed, (source,), "", closer)
     if not parts and report is not None and report.capacity is not None:
         closed, closer = ("", None) if report.schedulable else _drained(report)
@@ -225,19 +225,19 @@ def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[
     disputes: list[str] = []
     limited = any(whole for _, _, whole in speakers)
     # The order of recorded amounts has no meaning.
-    for name in sorted({name for _, said, _ in speakers for name in said}):
+    for name in sorted({name for _, amounts, _ in speakers for name in amounts}):
         least = most = None
-        for _, said, _ in speakers:
-            value = said.get(name)
+        for _, amounts, _ in speakers:
+            value = amounts.get(name)
             if value is not None:
                 least = value if least is None or value < least else least
                 most = value if most is None or value > most else most
         assert least is not None, f"no speaker names {name}"
         assert most is not None
         if least != most:
-            words = ", ".join(f"{who} says {said[name]}" for who, said, _ in speakers if name in said)
+            words = ", ".join(f"{who} says {amounts[name]}" for who, amounts, _ in speakers if name in amounts)
             disputes.append(f"{name}: {words}")
-        if limited and any(whole and name not in said for _, said, whole in speakers):
+        if limited and any(whole and name not in amounts for _, amounts, whole in speakers):
             least = 0
         capacity[name] = least
     return capacity, f"{'; '.join(sorted(disputes))}: {RULE}" if disputes else ""
@@ -248,10 +248,10 @@ def smallest_maximum(entries: Iterable[ReportedObject]) -> tuple[tuple[str, ...]
     sources: dict[str, None] = {}
     maximum: dict[str, int] = {}
     for entry in sorted(entries, key=_by_order):
-        said = entry.said
-        assert isinstance(said, ExternalQueue)
+        report = entry.said
+        assert isinstance(report, ExternalQueue)
         sources[entry.source] = None
-        for name, value in said.maximum.items():
+        for name, value in report.maximum.items():
             maximum[name] = min(value, maximum.get(name, value))
     return tuple(sources), maximum if sources else None
 
@@ -263,8 +263,8 @@ def quota_dispute(own: Mapping[str, int] | None, entries: Iterable[ReportedObjec
         assert isinstance(entry.said, ExternalQueue)
         speakers.append((f"source {entry.source}", entry.said.maximum))
     disputes = []
-    for name in sorted({name for _, said in speakers for name in said}):
-        amounts = {who: said[name] for who, said in speakers if name in said}
+    for name in sorted({name for _, maximum in speakers for name in maximum}):
+        amounts = {who: maximum[name] for who, maximum in speakers if name in maximum}
         if len({*amounts.values()}) > 1:
             disputes.append(f"{name}: {', '.join(f'{who} says {value}' for who, value in amounts.items())}")
     return f"{'; '.join(disputes)}: {RULE}" if disputes else ""

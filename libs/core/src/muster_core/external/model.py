@@ -161,9 +161,9 @@ class ExternalPool:
 ExternalObject = ExternalNode | ExternalAllocation | ExternalQueue | ExternalApplication | ExternalOffer | ExternalPool
 
 
-def kind_of(what: ExternalObject) -> ExternalKind:
+def kind_of(obj: ExternalObject) -> ExternalKind:
     """The object's kind."""
-    match what:
+    match obj:
         case ExternalNode():
             return ExternalKind.NODE
         case ExternalAllocation():
@@ -178,21 +178,21 @@ def kind_of(what: ExternalObject) -> ExternalKind:
             return ExternalKind.POOL
 
 
-def id_of(what: ExternalObject) -> str:
+def id_of(obj: ExternalObject) -> str:
     """The object's id within its source and kind."""
-    match what:
+    match obj:
         case ExternalNode():
-            return what.node_id
+            return obj.node_id
         case ExternalAllocation():
-            return what.key
+            return obj.key
         case ExternalQueue():
-            return what.path
+            return obj.path
         case ExternalApplication():
-            return what.app_id
+            return obj.app_id
         case ExternalOffer():
-            return what.offer_id
+            return obj.offer_id
         case ExternalPool():
-            return what.resource_type
+            return obj.resource_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,16 +97,16 @@ class Offers:
         """Takes an offer that is new, changed (``before``: the former one), or gone. Runs before its nodes are
         settled.
         """
-        said = entry.said
-        assert isinstance(said, ExternalOffer), f"{entry} is no offer"
-        self._state.moved_offers[said.node_id] = None
+        offer = entry.said
+        assert isinstance(offer, ExternalOffer), f"{entry} is no offer"
+        self._state.moved_offers[offer.node_id] = None
         old = before if isinstance(before, ExternalOffer) else None
         if old is not None:
             self._state.moved_offers[old.node_id] = None
         if entry.gone or entry.offer_state is OfferState.RETURNED:
             return
-        wanted = said.revoked or entry.withdrawn
-        if not wanted:
+        is_revoked = offer.revoked or entry.withdrawn
+        if not is_revoked:
             if entry.offer_state is OfferState.REVOKED:
                 self._go(entry, OfferEvent.KEEP, out)
             if due_ns := due_of(entry):  # (its deadline may have changed)
@@ -116,8 +116,8 @@ class Offers:
             self._go(entry, OfferEvent.REVOKE, out)
             revoked_ns = now_ns
         else:  # (The grace period counts from when the source first wanted the offer back.)
-            revoked_ns = entry.deadline_ns - (old if old is not None else said).grace_ns
-        due_ns = min(revoked_ns + said.grace_ns, INT64_MAX)
+            revoked_ns = entry.deadline_ns - (old if old is not None else offer).grace_ns
+        due_ns = min(revoked_ns + offer.grace_ns, INT64_MAX)
         if entry.withdrawn:
             due_ns = min(now_ns, entry.deadline_ns or now_ns)
         self._set_deadline(entry, due_ns, out)
@@ -130,9 +130,9 @@ class Offers:
 
     def on_deadline(self, entry: ReportedObject, out: Outcome, now_ns: int) -> Steps:
         """Reviews the offer's node, because a clock of the offer has run out. In steps."""
-        said = entry.said
-        assert isinstance(said, ExternalOffer), f"{entry} is no offer"
-        yield from self._look(said.node_id, out, now_ns)
+        offer = entry.said
+        assert isinstance(offer, ExternalOffer), f"{entry} is no offer"
+        yield from self._look(offer.node_id, out, now_ns)
 
     def on_report_deadline(self, out: Outcome, now_ns: int) -> Steps:
         """Reviews all offers, because the RM's time to report its allocations is over. In steps."""
@@ -207,11 +207,11 @@ class Offers:
         A reserved node needs all its offers.
         """
         room = _OfferCapacity(on, self._report_of(node), offered, _used(node))
-        wanted = node is not None and bool(node.reservations)
+        is_reserved = node is not None and bool(node.reservations)
         long: list[ReportedObject] = []
-        for entry in sorted(offered, key=lambda each: (each.since_ns, each.order), reverse=True):
+        for entry in sorted(offered, key=lambda entry: (entry.since_ns, entry.order), reverse=True):
             offer = _offer(entry)
-            if offer.idle_ns <= 0 or wanted or not room.spares(entry):
+            if offer.idle_ns <= 0 or is_reserved or not room.spares(entry):
                 if entry.idle_since_ns:
                     entry.idle_since_ns = 0
                     out.mark_changed(entry, entry.partition)
@@ -258,13 +258,13 @@ class Offers:
 
 def due_of(entry: ReportedObject) -> int:
     """When the offer's next clock runs out; 0: never, or the object is no offer."""
-    said = entry.said
-    if not isinstance(said, ExternalOffer):
+    offer = entry.said
+    if not isinstance(offer, ExternalOffer):
         return 0
     if entry.offer_state is OfferState.REVOKED:
         return entry.deadline_ns
-    if entry.offer_state is OfferState.OFFERED and entry.idle_since_ns and said.idle_ns > 0:
-        return min(entry.idle_since_ns + said.idle_ns, INT64_MAX)
+    if entry.offer_state is OfferState.OFFERED and entry.idle_since_ns and offer.idle_ns > 0:
+        return min(entry.idle_since_ns + offer.idle_ns, INT64_MAX)
     return 0
 
 
@@ -283,12 +283,12 @@ class _OfferCapacity:
             self._fixed.append((report.capacity, False))
         self._offered: dict[str, dict[str, int]] = {source: {} for source in on.offers}
         for source, entry in on.nodes.items():
-            said = entry.said
-            if isinstance(said, ExternalNode) and said.capacity is not None:
+            node_report = entry.said
+            if isinstance(node_report, ExternalNode) and node_report.capacity is not None:
                 if source in self._offered:
-                    self._offered[source].update(said.capacity)
+                    self._offered[source].update(node_report.capacity)
                 else:
-                    self._fixed.append((said.capacity, said.whole))
+                    self._fixed.append((node_report.capacity, node_report.whole))
         for entry in offers:
             self._add(entry, 1)
 
@@ -303,8 +303,8 @@ class _OfferCapacity:
         if not used:
             return 0
         least = min(own.get(name, 0) for own in self._offered.values())
-        for said, whole in self._fixed:
-            value = said.get(name)
+        for capacity, whole in self._fixed:
+            value = capacity.get(name)
             if value is None:
                 least = 0 if whole else least
             elif value < least:
@@ -330,9 +330,9 @@ class _OfferCapacity:
 
 
 def _offer(entry: ReportedObject) -> ExternalOffer:
-    said = entry.said
-    assert isinstance(said, ExternalOffer), f"{entry} is no offer"
-    return said
+    offer = entry.said
+    assert isinstance(offer, ExternalOffer), f"{entry} is no offer"
+    return offer
 
 
 def _revoked_in_vain(on: NodeReports, counted: NodeReports) -> list[ReportedObject]:

@@ -290,8 +290,8 @@ class ExternalReconciler:
         return on if not bad else without(on, bad)
 
     def _reserve(self, entry: ReportedObject, bad: list[ReportedObject], out: Outcome) -> None:
-        said, known = entry.said, self._state.types.numbers.keys()
-        if isinstance(said, ExternalNode) and said.occupied.keys() <= known >= (said.capacity or {}).keys():
+        report, type_names = entry.said, self._state.types.numbers.keys()
+        if isinstance(report, ExternalNode) and report.occupied.keys() <= type_names >= (report.capacity or {}).keys():
             return  # the common case
         try:
             self._state.types.reserve(_types_of(entry.said))
@@ -439,7 +439,7 @@ class ExternalReconciler:
         """
         state = self._state
         entries = _sorted(self.books.applications.get(app_id, ()))
-        known = app = state.live_application(app_id)
+        previous = app = state.live_application(app_id)
         if app is not None and app.source:
             owner = next((entry for entry in entries if entry.source == app.source), None)
             if owner is None or not _is_as_said(app, owner.said):
@@ -456,7 +456,7 @@ class ExternalReconciler:
                 whose = f"source {app.source}" if app.source else "the resource manager"
                 problem = f"there is an application {app_id} of {whose}"
             set_problem(entry, problem, out)
-        if app is not known:
+        if app is not previous:
             running = yield from sorted_in_steps(self.books.app_allocations.get(app_id, ()), order_of)
             for count, entry in enumerate(emptied(running), 1):
                 self._settle_allocation(entry, out, now_ns)
@@ -465,20 +465,20 @@ class ExternalReconciler:
 
     def _bring_application(self, entry: ReportedObject, out: Outcome, now_ns: int) -> tuple[Application | None, str]:
         """Creates the application that a source brings. Returns None and the reason if that is not possible."""
-        state, said = self._state, entry.said
-        assert isinstance(said, ExternalApplication)
-        if said.app_id == INDEPENDENT:
+        state, report = self._state, entry.said
+        assert isinstance(report, ExternalApplication)
+        if report.app_id == INDEPENDENT:
             return None, f"{INDEPENDENT} is the scheduler's own application, for independent allocations"
-        path, problem = placement_rules.path_of(state, said.queue)
+        path, problem = placement_rules.path_of(state, report.queue)
         if problem:
             return None, problem
         queue, created, problem = self._queue_tree.create_queue(path)
         if queue is None:
             return None, problem
         number = self._node_lives.number()
-        app = Application(state.types, said.app_id, queue, number, now_ns)
-        app.requested_queue, app.source, app.tags = said.queue, entry.source, dict(said.tags)
-        app.user, app.groups_of_user = said.user, _groups(said)
+        app = Application(state.types, report.app_id, queue, number, now_ns)
+        app.requested_queue, app.source, app.tags = report.queue, entry.source, dict(report.tags)
+        app.user, app.groups_of_user = report.user, _groups(report)
         app.state_log.append((now_ns, AppState.NEW))
         self._lifecycle.free_id(app, out)
         self._lifecycle.add_application(app)
@@ -497,66 +497,66 @@ class ExternalReconciler:
 
     def allocation_of(self, entry: ReportedObject) -> Allocation | None:
         """The allocation that counts for a source's entry; None: none."""
-        said = entry.said
-        return self._held(entry, said.app_id) if isinstance(said, ExternalAllocation) else None
+        report = entry.said
+        return self._held(entry, report.app_id) if isinstance(report, ExternalAllocation) else None
 
     def _held(self, entry: ReportedObject, app_id: str) -> Allocation | None:
         """The allocation that counts for the entry. ``app_id``: the application that it was to belong to."""
         state = self._state
-        held = state.foreign.get(foreign_id(foreign_key(entry), entry.source))
-        if held is None and app_id:
+        allocation = state.foreign.get(foreign_id(foreign_key(entry), entry.source))
+        if allocation is None and app_id:
             app = state.live_application(app_id)
             if app is not None and app.source == entry.source:
-                held = app.allocations.get(unique_key(entry.object_id, 0))
-        return held
+                allocation = app.allocations.get(unique_key(entry.object_id, 0))
+        return allocation
 
     def _settle_allocation(self, entry: ReportedObject, out: Outcome, now_ns: int) -> None:
         """Makes the allocation count: on its node once that exists, and in a queue once its application exists, too.
 
         (Whatever the order of arrival, no node may look freer than it is.)
         """
-        state, said = self._state, entry.said
-        assert isinstance(said, ExternalAllocation)
-        held = self._held(entry, said.app_id)
-        problem = "" if said.node_id in state.nodes else _no_node(said.node_id)
-        if not any(said.quantities.values()):
+        state, report = self._state, entry.said
+        assert isinstance(report, ExternalAllocation)
+        existing = self._held(entry, report.app_id)
+        problem = "" if report.node_id in state.nodes else _no_node(report.node_id)
+        if not any(report.quantities.values()):
             problem = problem or "it holds no resources"
         try:
-            shape = state.types.shape(said.quantities)
+            shape = state.types.shape(report.quantities)
         except TooManyTypes as error:
             problem = problem or str(error)
         if problem:
             set_problem(entry, problem, out)
-            if held is not None:
-                self._release(held, problem, out, now_ns)
+            if existing is not None:
+                self._release(existing, problem, out, now_ns)
             return
-        app = state.live_application(said.app_id) if said.app_id else None
+        app = state.live_application(report.app_id) if report.app_id else None
         if app is not None and app.source != entry.source:
             app = None
-        if said.app_id and app is None:
-            problem = f"source {entry.source} has no application {said.app_id} there: it counts on its node only"
+        if report.app_id and app is None:
+            problem = f"source {entry.source} has no application {report.app_id} there: it counts on its node only"
         set_problem(entry, problem, out)
         key, app_id = (foreign_key(entry), "") if app is None else (entry.object_id, app.app_id)
-        tags, node_id = said.tags, said.node_id
-        item = AskItem(key, app_id, state.name, said.quantities, priority=said.priority, tags=tags, node_id=node_id)
-        if held is not None and held.app is app:
-            demand = item_conversion.demand_of(item, shape, held.submission, held.created_ns)
-            self._recovery.change(held, demand, node_id, "", out, now_ns, echo=False)
+        tags, node_id = report.tags, report.node_id
+        item = AskItem(key, app_id, state.name, report.quantities, priority=report.priority, tags=tags, node_id=node_id)
+        if existing is not None and existing.app is app:
+            demand = item_conversion.demand_of(item, shape, existing.submission, existing.created_ns)
+            self._recovery.change(existing, demand, node_id, "", out, now_ns, echo=False)
             return
-        if held is not None:
-            self._release(held, f"it is of application {app_id or 'nobody'} now", out, now_ns)
+        if existing is not None:
+            self._release(existing, f"it is of application {app_id or 'nobody'} now", out, now_ns)
         allocation = item_conversion.allocation_of(item, app, shape, self._node_lives.number(), now_ns)
         allocation.source = entry.source
         self._recovery.adopt(allocation, out, now_ns, echo=False)
 
     def _end_allocation(self, entry: ReportedObject, app_id: str, out: Outcome, now_ns: int) -> None:
-        held = self._held(entry, app_id)
-        if held is not None:
-            self._release(held, f"source {entry.source} does not run it any more", out, now_ns)
+        allocation = self._held(entry, app_id)
+        if allocation is not None:
+            self._release(allocation, f"source {entry.source} does not run it any more", out, now_ns)
 
-    def _release(self, held: Allocation, message: str, out: Outcome, now_ns: int) -> None:
+    def _release(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
         self._releases.release(
-            held,
+            allocation,
             Termination.STOPPED_BY_RM,
             message,
             EventDetail.ALLOC_CANCEL,
@@ -579,32 +579,32 @@ def _sorted(entries: Iterable[ReportedObject]) -> list[ReportedObject]:
 def _nodes_of(source: SourceEntry) -> Iterable[str]:
     """The nodes that a source's statement is about."""
     for entry in source.entries.values():
-        said = entry.said
-        if isinstance(said, ExternalNode | ExternalOffer | ExternalAllocation):
-            yield said.node_id
+        report = entry.said
+        if isinstance(report, ExternalNode | ExternalOffer | ExternalAllocation):
+            yield report.node_id
 
 
-def _types_of(said: ExternalObject) -> list[str]:
+def _types_of(report: ExternalObject) -> list[str]:
     """The resource types that an object about a node or queue names."""
-    match said:
+    match report:
         case ExternalNode():
-            return [*(said.capacity or ()), *said.occupied]
+            return [*(report.capacity or ()), *report.occupied]
         case ExternalOffer():
-            return list(said.quantities)
+            return list(report.quantities)
         case ExternalQueue():
-            return list(said.maximum)
+            return list(report.maximum)
     return []
 
 
-def _is_as_said(app: Application, said: ExternalObject) -> bool:
+def _is_as_said(app: Application, report: ExternalObject) -> bool:
     """Whether the application has the queue and the user that its source says."""
-    assert isinstance(said, ExternalApplication)
-    return (app.requested_queue, app.user, app.groups_of_user) == (said.queue, said.user, _groups(said))
+    assert isinstance(report, ExternalApplication)
+    return (app.requested_queue, app.user, app.groups_of_user) == (report.queue, report.user, _groups(report))
 
 
-def _groups(said: ExternalApplication) -> tuple[str, ...]:
+def _groups(report: ExternalApplication) -> tuple[str, ...]:
     """The user's groups as the source says; without any, the user's own group, as for the RM's applications."""
-    return said.groups or ((said.user,) if said.user else ())
+    return report.groups or ((report.user,) if report.user else ())
 
 
 def _no_node(node_id: str) -> str:

@@ -243,10 +243,10 @@ class PartitionReports:
         entry.gone = True
 
     def _on(self, node_id: str) -> NodeReports:
-        found = self.nodes.get(node_id)
-        if found is None:
-            self.nodes[node_id] = found = NodeReports()
-        return found
+        reports = self.nodes.get(node_id)
+        if reports is None:
+            self.nodes[node_id] = reports = NodeReports()
+        return reports
 
     def _off(self, node_id: str) -> None:
         if not self.nodes[node_id]:
@@ -269,10 +269,10 @@ class ExternalReports:
 
     def for_partition(self, partition: str) -> PartitionReports:
         """The books of a partition, created if there are none."""
-        found = self.partitions.get(partition)
-        if found is None:
-            self.partitions[partition] = found = PartitionReports(partition)
-        return found
+        reports = self.partitions.get(partition)
+        if reports is None:
+            self.partitions[partition] = reports = PartitionReports(partition)
+        return reports
 
     def source(self, partition: str, source: str) -> SourceEntry | None:
         """A source; None: it has made no statement."""
@@ -353,11 +353,11 @@ class ExternalReports:
         before, after = (owner.state, owner.drains, owner.reason, owner.lost), (state, command.drains, reason, lost)
         if owner.state is not state:
             owner.since_ns = now_ns
-        held = owner.holds
+        was_closing = owner.holds
         owner.state, owner.drains, owner.reason, owner.lost = after
         if began or before != after:
             # (Some of its objects may be stale; for these the source says whether they drain.)
-            changed.append(EntryChange(owner, counts=held != owner.holds or before[1] != after[1]))
+            changed.append(EntryChange(owner, counts=was_closing != owner.holds or before[1] != after[1]))
 
     def _take(
         self,
@@ -444,7 +444,7 @@ def order_of(entry: ReportedObject) -> tuple[str, int, str]:
 
 
 def _drop(filed: dict[str, dict[ReportedObject, None]], about: str, entry: ReportedObject) -> None:
-    found = filed[about]
-    del found[entry]
-    if not found:
+    entries = filed[about]
+    del entries[entry]
+    if not entries:
         del filed[about]

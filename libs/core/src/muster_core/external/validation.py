@@ -84,7 +84,9 @@ def text_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> 
         return f"{path}: {len(value)} characters, expected at most {limit}"
     # (isprintable is quick, but false for a few permitted characters.)
     if not value.isprintable() and (
-        bad := next((each for each in value if unicodedata.category(each) in _FORBIDDEN_CATEGORIES), None)
+        bad := next(
+            (character for character in value if unicodedata.category(character) in _FORBIDDEN_CATEGORIES), None
+        )
     ):
         return f"{path}: {quote(value)} has U+{ord(bad):04X}, expected no character that breaks a line"
     return ""
@@ -92,7 +94,10 @@ def text_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> 
 
 def sanitize(text: str, limit: int = REASON_CHARACTERS_MAX) -> str:
     """Turns any text into one that :func:`text_problem` accepts: in one line, cut."""
-    kept = "".join(" " if unicodedata.category(each) in _FORBIDDEN_CATEGORIES else each for each in text[: 4 * limit])
+    kept = "".join(
+        " " if unicodedata.category(character) in _FORBIDDEN_CATEGORIES else character
+        for character in text[: 4 * limit]
+    )
     words = " ".join(kept.split())
     return words if len(words) <= limit else f"{words[: limit - 1]}…"
 
@@ -104,18 +109,18 @@ def source_problem(partition: object, source: object, life: object) -> str:
 
 def problem_of(change: ExternalChange) -> str:
     """The problem of a change: the field, its value, and what was expected; "": there is none."""
-    kind, what = change.kind, change.what
+    kind, obj = change.kind, change.what
     if not isinstance(kind, ExternalKind):
         return f"kind: {quote(kind)}, expected one of {', '.join(ExternalKind)}"
     if problem := _id_problem(change):
         return problem
-    if what is None:
+    if obj is None:
         return ""
-    if kind_of(what) is not kind:
-        return f"kind: {kind}, with an object of kind {kind_of(what)}"
-    if id_of(what) != change.object_id:
-        return f"id: {quote(change.object_id)}, with an object that says {quote(id_of(what))}"
-    return _content_problem(what) or _flags_problem(what)
+    if kind_of(obj) is not kind:
+        return f"kind: {kind}, with an object of kind {kind_of(obj)}"
+    if id_of(obj) != change.object_id:
+        return f"id: {quote(change.object_id)}, with an object that says {quote(id_of(obj))}"
+    return _content_problem(obj) or _flags_problem(obj)
 
 
 def problem_of_read(change: ExternalChange) -> str:
@@ -134,53 +139,53 @@ def _id_problem(change: ExternalChange) -> str:
     return ""
 
 
-def _flags_problem(what: ExternalObject) -> str:
-    if not isinstance(what, ExternalNode):
+def _flags_problem(obj: ExternalObject) -> str:
+    if not isinstance(obj, ExternalNode):
         return ""
     return (
-        _flag_problem(what.schedulable, "schedulable")
-        or _flag_problem(what.whole, "whole")
-        or _flag_problem(what.brings, "brings")
+        _flag_problem(obj.schedulable, "schedulable")
+        or _flag_problem(obj.whole, "whole")
+        or _flag_problem(obj.brings, "brings")
     )
 
 
-def _content_problem(what: ExternalObject) -> str:
-    match what:
+def _content_problem(obj: ExternalObject) -> str:
+    match obj:
         case ExternalNode():
             return (
-                ("" if what.capacity is None else _quantities_problem(what.capacity, "capacity"))
-                or _quantities_problem(what.occupied, "occupied")
-                or _texts_problem(what.attributes, "attributes")
+                ("" if obj.capacity is None else _quantities_problem(obj.capacity, "capacity"))
+                or _quantities_problem(obj.occupied, "occupied")
+                or _texts_problem(obj.attributes, "attributes")
             )
         case ExternalAllocation():
             return (
-                name_problem(what.node_id, "node_id")
-                or _quantities_problem(what.quantities, "quantities")
-                or text_problem(what.app_id, "app_id")
-                or _amount_problem(what.priority, "priority", PRIORITY_MAX, least=-PRIORITY_MAX - 1)
-                or _texts_problem(what.tags, "tags")
+                name_problem(obj.node_id, "node_id")
+                or _quantities_problem(obj.quantities, "quantities")
+                or text_problem(obj.app_id, "app_id")
+                or _amount_problem(obj.priority, "priority", PRIORITY_MAX, least=-PRIORITY_MAX - 1)
+                or _texts_problem(obj.tags, "tags")
             )
         case ExternalQueue():
-            return _quantities_problem(what.maximum, "maximum")
+            return _quantities_problem(obj.maximum, "maximum")
         case ExternalApplication():
             return (
-                name_problem(what.queue, "queue", QUEUE_CHARACTERS_MAX)
-                or text_problem(what.user, "user")
-                or _groups_problem(what.groups)
-                or _texts_problem(what.tags, "tags")
+                name_problem(obj.queue, "queue", QUEUE_CHARACTERS_MAX)
+                or text_problem(obj.user, "user")
+                or _groups_problem(obj.groups)
+                or _texts_problem(obj.tags, "tags")
             )
         case ExternalOffer():
             return (
-                name_problem(what.node_id, "node_id")
-                or _quantities_problem(what.quantities, "quantities")
-                or _texts_problem(what.attributes, "attributes")
-                or _amount_problem(what.idle_ns, "idle_ns", DURATION_NS_MAX)
-                or _flag_problem(what.revoked, "revoked")
-                or _amount_problem(what.grace_ns, "grace_ns", DURATION_NS_MAX)
+                name_problem(obj.node_id, "node_id")
+                or _quantities_problem(obj.quantities, "quantities")
+                or _texts_problem(obj.attributes, "attributes")
+                or _amount_problem(obj.idle_ns, "idle_ns", DURATION_NS_MAX)
+                or _flag_problem(obj.revoked, "revoked")
+                or _amount_problem(obj.grace_ns, "grace_ns", DURATION_NS_MAX)
             )
         case ExternalPool():
-            return _amount_problem(what.quantity, "quantity", QUANTITY_MAX) or _amount_problem(
-                what.occupied, "occupied", QUANTITY_MAX
+            return _amount_problem(obj.quantity, "quantity", QUANTITY_MAX) or _amount_problem(
+                obj.occupied, "occupied", QUANTITY_MAX
             )
 
 

@@ -51,13 +51,13 @@ class GangHeadroom:
                     return ledger, number, value
         return None
 
-    def smaller_limit(self, ledger: Ledger, number: int, asked: int) -> str:
+    def smaller_limit(self, ledger: Ledger, number: int, requested: int) -> str:
         """The result of :meth:`unsatisfiable_limit` as a sentence."""
         whose = f"the max of queue {ledger.path}"
         if isinstance(ledger, Tracker):
             whose = f"the limit of {'group' if ledger.group else 'user'} {ledger.who} in queue {ledger.path}"
         name = self._state.types.names[number]
-        return f"the placeholderAsk {name}:{asked} is larger than {whose}, {name}:{ledger.limit[number]}"
+        return f"the placeholderAsk {name}:{requested} is larger than {whose}, {name}:{ledger.limit[number]}"
 
     def guaranteed_headroom(self, leaf: Queue, ledger: Ledger, number: int) -> int:
         """The amount of a type that a gang may start with by its queue's guarantee, although the limit above is full.

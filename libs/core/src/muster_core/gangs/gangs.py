@@ -119,12 +119,14 @@ class Gangs:
     def get_or_create(self, app: Application) -> Gang:
         """Returns the application's gang. Creates the gang if the application has none."""
         if app.gang is None:
-            asked = app.placeholder_ask
-            total = self._state.types.shape(asked) if asked and any(asked.values()) else None
+            placeholder_ask = app.placeholder_ask
+            total = (
+                self._state.types.shape(placeholder_ask) if placeholder_ask and any(placeholder_ask.values()) else None
+            )
             app.gang = Gang(app, total)
             self._state.version += 1  # preemption may treat its allocations differently now
             self._waiting.parking.review_all(app)
-            if any(not held.placeholder for held in app.allocations.values()):
+            if any(not allocation.placeholder for allocation in app.allocations.values()):
                 app.gang.phase = GangPhase.USED  # running allocations came before its first placeholder
         return app.gang
 
@@ -263,9 +265,9 @@ class Gangs:
         """Counts a placement of this placeholder ask as proposed to the RM (1), or no longer proposed (-1)."""
         gang = self.get_or_create(ask.app)
         for number, value in ask.shape.items:
-            left = gang.proposed.get(number, 0) + sign * value
-            if left:
-                gang.proposed[number] = left
+            remaining = gang.proposed.get(number, 0) + sign * value
+            if remaining:
+                gang.proposed[number] = remaining
             else:
                 gang.proposed.pop(number, None)
         if sign > 0:  # (Otherwise the placeholder is placed now, or :meth:`on_refused` follows.)
@@ -426,16 +428,16 @@ class Gangs:
         self._waiting.wake_gangs_beside(gang.app)
 
     @staticmethod
-    def _set_promise(gang: Gang, wanted: dict[int, int]) -> None:
-        before, gang.promised = gang.promised, wanted
-        if wanted == before:
+    def _set_promise(gang: Gang, promise: dict[int, int]) -> None:
+        before, gang.promised = gang.promised, promise
+        if promise == before:
             return
         for ledger in gang.app.bounds:
             promised = ledger.promised
-            for number in {**before, **wanted}:
-                left = promised.get(number, 0) - before.get(number, 0) + wanted.get(number, 0)
-                if left:
-                    promised[number] = left
+            for number in {**before, **promise}:
+                remaining = promised.get(number, 0) - before.get(number, 0) + promise.get(number, 0)
+                if remaining:
+                    promised[number] = remaining
                 else:
                     promised.pop(number, None)
 

@@ -21,10 +21,10 @@ def ordered_in_steps(allocations: Iterable[Allocation]) -> Generator[None, None,
 
 def held_in_steps(app: Application, key: str) -> Generator[None, None, list[Allocation]]:
     """Returns what ``app.held(key)`` does, in steps: an ask may have very many allocations."""
-    found = yield from sorted_in_steps(app.repeats.get(key, {}).values(), _ordinal)
+    allocations = yield from sorted_in_steps(app.repeats.get(key, {}).values(), _ordinal)
     if (first := app.allocations.get(unique_key(key, 0))) is not None:
-        found.insert(0, first)
-    return found
+        allocations.insert(0, first)
+    return allocations
 
 
 def asks_in_steps(asks: Iterable[Ask]) -> Generator[None, None, list[Ask]]:
@@ -32,12 +32,12 @@ def asks_in_steps(asks: Iterable[Ask]) -> Generator[None, None, list[Ask]]:
     return sorted_in_steps(asks, _submission)
 
 
-def _order(held: Allocation) -> tuple[int, int, int]:
-    return held.allocated_ns, held.submission, held.ordinal
+def _order(allocation: Allocation) -> tuple[int, int, int]:
+    return allocation.allocated_ns, allocation.submission, allocation.ordinal
 
 
-def _ordinal(held: Allocation) -> int:
-    return held.ordinal
+def _ordinal(allocation: Allocation) -> int:
+    return allocation.ordinal
 
 
 def _submission(ask: Ask) -> int:

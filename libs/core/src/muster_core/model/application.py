@@ -171,11 +171,11 @@ class Application:
     def renamed(self, app_id: str) -> Application:
         """A copy under another id, which shares everything with this one. It is not published yet."""
         types = self.queue.types
-        made = Application(types, app_id, self.queue, self.submission, self.submitted_ns)
-        types.release(made.allocated, made.pending)
+        clone = Application(types, app_id, self.queue, self.submission, self.submitted_ns)
+        types.release(clone.allocated, clone.pending)
         for name in _SHARED:
-            setattr(made, name, getattr(self, name))
-        return made
+            setattr(clone, name, getattr(self, name))
+        return clone
 
     def index(self, allocation: Allocation) -> None:
         """Files an allocation under its key and its UUID."""
@@ -206,9 +206,9 @@ class Application:
     def allocations_of(self, key: str) -> list[Allocation]:
         """The allocations of one ask, by ordinal."""
         repeats = self.repeats.get(key)
-        found = [repeats[ordinal] for ordinal in sorted(repeats)] if repeats is not None else []
+        allocations = [repeats[ordinal] for ordinal in sorted(repeats)] if repeats is not None else []
         first = self.allocations.get(unique_key(key, 0))
-        return found if first is None else [first, *found]
+        return allocations if first is None else [first, *allocations]
 
     def allocated_count(self, key: str) -> int:
         """How many allocations an ask has had, judged by the present ones."""
@@ -391,11 +391,11 @@ class Ask(_HasDemand):
     @property
     def open(self) -> int:
         """How many of the pending allocations neither have a leaving placeholder nor wait for the RM's answer."""
-        left = self.pending if self.asking is None else self.pending - len(self.asking)
+        count = self.pending if self.asking is None else self.pending - len(self.asking)
         gang = self.app.gang
         if gang is None or not gang.replacing:
-            return left
-        return left - len(gang.replacing.get(self.demand.key, ()))
+            return count
+        return count - len(gang.replacing.get(self.demand.key, ()))
 
     @property
     def apart(self) -> int:
@@ -625,13 +625,17 @@ class Gang:
     def unplaced_by_type(self) -> dict[int, int]:
         """By type number, the amounts to come that are not proposed, while the gang forms as a whole: its promise."""
         started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
-        rest = self.to_come if self.whole and started and self.app.state not in APP_ENDING else {}
-        return {number: left for number, value in rest.items() if (left := value - self.proposed.get(number, 0)) > 0}
+        amounts = self.to_come if self.whole and started and self.app.state not in APP_ENDING else {}
+        return {
+            number: unplaced
+            for number, value in amounts.items()
+            if (unplaced := value - self.proposed.get(number, 0)) > 0
+        }
 
     def oldest_pending(self, task_group: str) -> Ask | None:
         """The placeholder ask of the task group that was created first among the pending ones, also after a fold."""
-        alike = (each for each in self.app.groups.values() if each.placeholder and each.task_group == task_group)
-        heads = (head for each in alike if (head := each.head()) is not None)
+        alike = (group for group in self.app.groups.values() if group.placeholder and group.task_group == task_group)
+        heads = (head for group in alike if (head := group.head()) is not None)
         return min(heads, key=lambda ask: (ask.created_ns, ask.submission), default=None)
 
     @property
@@ -646,10 +650,10 @@ class Gang:
 
     def task_group(self, demand: Demand) -> TaskGroup:
         """The task group of a placeholder, created if there is none."""
-        found = self.groups.get(demand.task_group)
-        if found is None:
-            self.groups[demand.task_group] = found = TaskGroup(demand.task_group, demand.shape)
-        return found
+        group = self.groups.get(demand.task_group)
+        if group is None:
+            self.groups[demand.task_group] = group = TaskGroup(demand.task_group, demand.shape)
+        return group
 
     def on_group_added(self, group: AskGroup) -> None:
         """A group of the application is new."""

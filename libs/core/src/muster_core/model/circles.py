@@ -23,4 +23,4 @@ def _attributes(thing: object) -> list[str]:
     own = getattr(thing, "__dict__", None)
     if own:
         return list(own)
-    return [name for each in type(thing).__mro__ for name in getattr(each, "__mypyc_attrs__", ()) if name != "__dict__"]
+    return [name for cls in type(thing).__mro__ for name in getattr(cls, "__mypyc_attrs__", ()) if name != "__dict__"]

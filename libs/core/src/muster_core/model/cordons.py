@@ -49,8 +49,8 @@ _ORDER = {by: place for place, by in enumerate(CordonKind)}
 
 def closed_counts(counts: Mapping[Cordon, int]) -> tuple[CordonCount, ...]:
     """The counts, sorted by kind, then by source."""
-    closers = sorted(counts, key=lambda each: (_ORDER[each.by], each.source))
-    return tuple(CordonCount(each.by, each.source, counts[each]) for each in closers if counts[each])
+    closers = sorted(counts, key=lambda cordon: (_ORDER[cordon.by], cordon.source))
+    return tuple(CordonCount(cordon.by, cordon.source, counts[cordon]) for cordon in closers if counts[cordon])
 
 
 def describe_cordons(closed: Iterable[CordonCount]) -> str:

@@ -37,8 +37,8 @@ class DecayTime(NamedTuple):
 
 def moment(now_ns: int, half_life_ns: int) -> DecayTime:
     """The moment of a time."""
-    halves, rest = divmod(now_ns, half_life_ns)
-    step = (rest << FRACTION_BITS) // half_life_ns
+    halves, remainder = divmod(now_ns, half_life_ns)
+    step = (remainder << FRACTION_BITS) // half_life_ns
     coarse, fine = _tables()
     return DecayTime(halves, (coarse[step >> _HALF_BITS] * fine[step & ((1 << _HALF_BITS) - 1)]) >> WEIGHT_BITS)
 
@@ -69,7 +69,7 @@ def _tables() -> tuple[list[int], list[int]]:
 
 
 def _products(roots: list[int]) -> list[int]:
-    found = [1 << _ROOT_BITS]
+    products = [1 << _ROOT_BITS]
     for root in roots:
-        found = [each for one in found for each in (one, (one * root) >> _ROOT_BITS)]
-    return [each >> (_ROOT_BITS - WEIGHT_BITS) for each in found]
+        products = [value for product in products for value in (product, (product * root) >> _ROOT_BITS)]
+    return [value >> (_ROOT_BITS - WEIGHT_BITS) for value in products]

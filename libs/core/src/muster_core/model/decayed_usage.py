@@ -134,7 +134,9 @@ class UserUsage:
         """Books amounts that the user holds from now on (``sign`` 1), or does not any more (-1)."""
         if now.halves > self.halves:
             steps, self.halves = now.halves - self.halves, now.halves
-            self.charged = {number: left for number, value in self.charged.items() if (left := value >> steps)}
+            self.charged = {
+                number: remaining for number, value in self.charged.items() if (remaining := value >> steps)
+            }
         weight = now.since(self.halves)
         for number, value in items:
             _count(self.held, number, sign * value)
@@ -147,13 +149,13 @@ class UserUsage:
 
     def weighted(self, until: DecayTime) -> dict[int, int]:
         """By type number, the weighted use up to a moment, if the user holds until then what it holds now."""
-        weight, charged, held = until.since(self.halves), self.charged, self.held
-        if not held:
+        weight, charged, allocated = until.since(self.halves), self.charged, self.held
+        if not allocated:
             return {number: max(value, 0) for number, value in charged.items()}
-        found = {number: value * weight for number, value in held.items()}
+        totals = {number: value * weight for number, value in allocated.items()}
         for number, value in charged.items():
-            found[number] = max(found.get(number, 0) + value, 0)
-        return found
+            totals[number] = max(totals.get(number, 0) + value, 0)
+        return totals
 
     def __repr__(self) -> str:
         return f"UserUsage({self.user} in {self.leaf.path})"
@@ -180,10 +182,10 @@ class LeafUsage:
 
     def get_or_create(self, user: str) -> UserUsage:
         """The use of a user; a new one if there is none."""
-        found = self.users.get(user)
-        if found is None:
-            self.users[user] = found = UserUsage(self.leaf, user, self.half_life_ns)
-        return found
+        usage = self.users.get(user)
+        if usage is None:
+            self.users[user] = usage = UserUsage(self.leaf, user, self.half_life_ns)
+        return usage
 
     def now(self, now_ns: int) -> DecayTime:
         """The moment of a time."""
@@ -213,8 +215,8 @@ class LeafUsage:
 
     def key(self, user: str, key: tuple[Any, ...]) -> tuple[Any, ...]:
         """The key of something of the user in the leaf's order, from its key among the user's own."""
-        place = self.get_or_create(user).place
-        return (key[0], place, *key[1:]) if self.leaf.priority_first else (place, *key)
+        position = self.get_or_create(user).place
+        return (key[0], position, *key[1:]) if self.leaf.priority_first else (position, *key)
 
     def move(self, use: UserUsage) -> None:
         """The user's use changed, or its part up to the horizon: moves what is the user's in the leaf to its place."""
@@ -247,10 +249,10 @@ class LeafUsage:
     def forget(self) -> list[UserUsage]:
         """Forgets all users: the leaf is removed, or has another order now. Returns their use."""
         self.gone = True
-        found = [use for _, use in sorted(self.users.items())]
-        for use in found:
+        usages = [use for _, use in sorted(self.users.items())]
+        for use in usages:
             use.gone = True
-        return found
+        return usages
 
     def registered(self, waitlist: UserWaitlist) -> None:
         """Notes that a waitlist was registered at a wait point, or at none."""

@@ -49,9 +49,9 @@ class Demand:
         tags = self.tags
         return scope_of(tags) if SCOPE_TAG in tags else Scope.ALL  # (runs for each ask)
 
-    def same_as(self, other: Demand) -> bool:
+    def same_as(self, demand: Demand) -> bool:
         """Whether both demands are the same request."""
-        return all(getattr(self, name) == getattr(other, name) for name in _SAID)
+        return all(getattr(self, name) == getattr(demand, name) for name in _SAID)
 
 
 _NOT_SAID = ("key", "submission", "changed_ns", "admitted_ns")

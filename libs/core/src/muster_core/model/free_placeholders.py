@@ -61,14 +61,14 @@ class FreePlaceholders(Generic[H]):
         return bool(self._nodes)
 
     def __len__(self) -> int:
-        return sum(len(found) for nodes in self._nodes.values() for found in nodes.values())
+        return sum(len(entries) for nodes in self._nodes.values() for entries in nodes.values())
 
     def __contains__(self, placeholder: H) -> bool:
-        found = self._nodes.get(placeholder.shape, {}).get(placeholder.node_id)
-        return found is not None and _entry(placeholder) in found
+        entries = self._nodes.get(placeholder.shape, {}).get(placeholder.node_id)
+        return entries is not None and _entry(placeholder) in entries
 
     def __iter__(self) -> Iterator[H]:
-        lists = [found for nodes in self._nodes.values() for found in nodes.values()]
+        lists = [entries for nodes in self._nodes.values() for entries in nodes.values()]
         for entry in heapq.merge(*lists):
             yield entry[-1]
 
@@ -79,14 +79,14 @@ class FreePlaceholders(Generic[H]):
         if nodes is None:
             nodes = self._nodes[shape] = {}
             self._oldest[shape] = SortedList()
-        found = nodes.get(node_id)
-        if found is None:
+        entries = nodes.get(node_id)
+        if entries is None:
             nodes[node_id] = SortedList((entry,))
             self._oldest[shape].add(entry)
             return
-        before = found[0]
-        found.add(entry)
-        if found[0] == entry:
+        before = entries[0]
+        entries.add(entry)
+        if entries[0] == entry:
             self._oldest[shape].remove(before)
             self._oldest[shape].add(entry)
 
@@ -94,18 +94,18 @@ class FreePlaceholders(Generic[H]):
         """Removes a placeholder that is not free any more; does nothing if it was not free."""
         shape, node_id, entry = placeholder.shape, placeholder.node_id, _entry(placeholder)
         nodes = self._nodes.get(shape)
-        found = nodes.get(node_id) if nodes is not None else None
-        if nodes is None or found is None:
+        entries = nodes.get(node_id) if nodes is not None else None
+        if nodes is None or entries is None:
             return
-        was_oldest = found[0] == entry
-        before = len(found)
-        found.discard(entry)
-        if len(found) == before or not was_oldest:
+        was_oldest = entries[0] == entry
+        before = len(entries)
+        entries.discard(entry)
+        if len(entries) == before or not was_oldest:
             return
         oldest = self._oldest[shape]
         oldest.remove(entry)
-        if found:
-            oldest.add(found[0])
+        if entries:
+            oldest.add(entries[0])
             return
         del nodes[node_id]
         if not nodes:
@@ -150,10 +150,10 @@ def to_come(
     """By type number, what a gang's placeholders may still take of the announced total: what is pending, or was not
     asked for yet. A placeholder that ended does not come back, unless the RM asks for another one.
     """
-    found: dict[int, int] = {}
+    amounts: dict[int, int] = {}
     for number, value in total.items if total is not None else ():
         unasked = value - taken.get(number, 0) - ended.get(number, 0)
-        left = min(value - placed.get(number, 0), max(pending.get(number, 0), unasked))
-        if left > 0:
-            found[number] = left
-    return found
+        remaining = min(value - placed.get(number, 0), max(pending.get(number, 0), unasked))
+        if remaining > 0:
+            amounts[number] = remaining
+    return amounts

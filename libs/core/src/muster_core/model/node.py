@@ -120,10 +120,10 @@ class Node:
     def named_capacity(self) -> dict[str, int]:
         """Its stated capacity by type name, including pooled types, which do not count."""
         types = self.types
-        found = types.quantities(self.capacity)
+        quantities = types.quantities(self.capacity)
         if self.pooled:
-            found.update((types.names[number], saturated(value)) for number, value in self.pooled.items())
-        return found
+            quantities.update((types.names[number], saturated(value)) for number, value in self.pooled.items())
+        return quantities
 
     @property
     def of_rm(self) -> bool:

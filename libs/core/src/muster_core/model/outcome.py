@@ -301,8 +301,8 @@ _PARENTS_FIRST: dict[type, int] = {
 _QUEUES = _PARENTS_FIRST[Queue]
 
 
-def _depth(what: tuple[str, Primary]) -> int:
-    return what[1].path.count(".") if isinstance(what[1], Queue) else 0
+def _depth(change: tuple[str, Primary]) -> int:
+    return change[1].path.count(".") if isinstance(change[1], Queue) else 0
 
 
 class Outcome:

@@ -23,9 +23,9 @@ def group_reason(group: AskGroup) -> Reason | None:
     """Why the group's asks are pending; None: the scheduler has not tried them yet."""
     if group.app.reason is not None:
         return group.app.reason
-    held = _hold_reason(group.app.gang, group) if group.app.gang is not None else None
-    if held is not None:
-        return held
+    gang_reason = _hold_reason(group.app.gang, group) if group.app.gang is not None else None
+    if gang_reason is not None:
+        return gang_reason
     waitlist = group.app.queue.waitlists.get(group.wait_key)
     return waitlist.reason if waitlist is not None else None
 
@@ -38,7 +38,7 @@ def _hold_reason(gang: Gang, group: AskGroup) -> Reason | None:
     if gang.whole and gang.expects:
         incomplete = own if own is not None and own.pending else None
         if incomplete is None:
-            incomplete = next((each for each in gang.groups.values() if each.pending), None)
+            incomplete = next((task_group for task_group in gang.groups.values() if task_group.pending), None)
         if incomplete is None:
             return _not_announced(gang, _since_ns(group))
         return _incomplete(gang, incomplete, _since_ns(group))
@@ -84,12 +84,18 @@ def _not_announced(gang: Gang, since_ns: int) -> Reason:
 
 def _leaving_reason(gang: Gang, ask: Ask) -> Reason | None:
     """Why an ask waits after placeholders were released for it; None: none were released."""
-    found = [gang.app.allocations.get(key) for key in gang.replacing.get(ask.demand.key, ())]
-    leaving = [held for held in found if held is not None]
+    released = [gang.app.allocations.get(key) for key in gang.replacing.get(ask.demand.key, ())]
+    leaving = [allocation for allocation in released if allocation is not None]
     if not leaving:
         return None
     placeholder = min(
-        leaving, key=lambda held: (held.releasing_since_ns, held.allocated_ns, held.submission, held.ordinal)
+        leaving,
+        key=lambda allocation: (
+            allocation.releasing_since_ns,
+            allocation.allocated_ns,
+            allocation.submission,
+            allocation.ordinal,
+        ),
     )
     return Reason(
         ReasonCode.PLACEHOLDER_LEAVING,

@@ -125,7 +125,7 @@ class OpenChecks:
 
     def about_places_of(self, app: Application) -> list[PredicateCheck]:
         """The checks about replacements of the application's placeholders, in the order in which they were sent."""
-        return [check for held, check in self.of_placeholders.items() if held.app is app]
+        return [check for placeholder, check in self.of_placeholders.items() if placeholder.app is app]
 
     def add(self, check: PredicateCheck) -> None:
         """Files a check that is sent to the RM."""
@@ -147,17 +147,17 @@ class OpenChecks:
             _drop(self.of_asks, ask, check)
             if ask.asking is not None:
                 # (This one, not one that is equal: the others keep their order.)
-                ask.asking = [each for each in ask.asking if each is not check.asked] or None
+                ask.asking = [pending_check for pending_check in ask.asking if pending_check is not check.asked] or None
 
 
 K = TypeVar("K")
 
 
 def _drop(checks: dict[K, dict[PredicateCheck, None]], key: K, check: PredicateCheck) -> None:
-    found = checks.get(key)
-    if found is not None:
-        found.pop(check, None)
-        if not found:
+    key_checks = checks.get(key)
+    if key_checks is not None:
+        key_checks.pop(check, None)
+        if not key_checks:
             del checks[key]
 
 

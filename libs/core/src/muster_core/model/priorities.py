@@ -37,7 +37,7 @@ class Priorities(Generic[P]):
         self._pushes += 1
         heapq.heappush(self._heap, (priority, self._pushes, part))
         if len(self._heap) > 2 * len(self._set) + _HEAP_SPARE:
-            self._heap = [(value, number, each) for number, (each, value) in enumerate(self._set.items())]
+            self._heap = [(value, number, member) for number, (member, value) in enumerate(self._set.items())]
             heapq.heapify(self._heap)
 
     def best(self) -> tuple[int, P]:

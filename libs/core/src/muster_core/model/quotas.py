@@ -78,24 +78,24 @@ class RmQuotaState:
         partitions = self._partitions.values()
         match kind:
             case QuotaKind.NODES:
-                return sum(len(each.nodes) for each in partitions)
+                return sum(len(partition.nodes) for partition in partitions)
             case QuotaKind.QUEUES:
-                return sum(len(each.queues) for each in partitions)
+                return sum(len(partition.queues) for partition in partitions)
             case QuotaKind.APPLICATIONS:
-                return sum(len(each.apps) for each in partitions)
+                return sum(len(partition.apps) for partition in partitions)
             case QuotaKind.ASKS:
-                return sum(each.asks_pending for each in partitions)
+                return sum(partition.asks_pending for partition in partitions)
             case QuotaKind.ALLOCATIONS:
-                return sum(each.asks_pending + each.allocations_count for each in partitions)
+                return sum(partition.asks_pending + partition.allocations_count for partition in partitions)
             case QuotaKind.USERS:
-                return sum(len(each.users) for each in partitions)
+                return sum(len(partition.users) for partition in partitions)
             case QuotaKind.TEXT_BYTES:
-                return sum(each.text_bytes for each in partitions)
+                return sum(partition.text_bytes for partition in partitions)
 
     def limit(self, kind: QuotaKind) -> int:
         """The limit in force; 0: none."""
-        found: int = getattr(self.limits, kind)
-        return found
+        limit: int = getattr(self.limits, kind)
+        return limit
 
     def is_full(self, kind: QuotaKind) -> bool:
         """Whether nothing more of this kind is accepted."""
@@ -107,35 +107,37 @@ class RmQuotaState:
         limit: int = getattr(self.limits, kind)
         if not limit or more <= 0:
             return ""
-        wanted = self.used(kind) + more
-        if wanted <= limit:
+        total = self.used(kind) + more
+        if total <= limit:
             return ""
         self.refused[kind] = self.refused.get(kind, 0) + 1
-        return f"quota {kind}: {wanted} with this one, expected at most {limit} for this resource manager"
+        return f"quota {kind}: {total} with this one, expected at most {limit} for this resource manager"
 
     def asks_problem(self, more: int, more_text: int) -> str:
         """As :meth:`problem`, for pending allocations and their tags. (It runs for each ask, so it avoids calls.)"""
-        limits, pending, held, text = self.limits, more, 0, more_text
-        for each in self._partitions.values():
-            pending += each.asks_pending
-            held += each.allocations_count
-            text += each.text_bytes
+        limits, pending, allocated, text = self.limits, more, 0, more_text
+        for partition in self._partitions.values():
+            pending += partition.asks_pending
+            allocated += partition.allocations_count
+            text += partition.text_bytes
         if more > 0:
             if pending > limits.asks > 0:
                 return self.problem(QuotaKind.ASKS, more)
-            if pending + held > limits.allocations > 0:
+            if pending + allocated > limits.allocations > 0:
                 return self.problem(QuotaKind.ALLOCATIONS, more)
         if text > limits.text_bytes > 0:
             return self.problem(QuotaKind.TEXT_BYTES, more_text)
         return ""
 
-    def queues_problem(self, wanted: int) -> str:
+    def queues_problem(self, queue_count: int) -> str:
         """Why a configuration with which the RM has so many queues is refused; "": it is not."""
         limit = self.limits.queues
-        if not limit or wanted <= limit:
+        if not limit or queue_count <= limit:
             return ""
         self.refused[QuotaKind.QUEUES] = self.refused.get(QuotaKind.QUEUES, 0) + 1
-        return f"quota queues: {wanted} with this configuration, expected at most {limit} for this resource manager"
+        return (
+            f"quota queues: {queue_count} with this configuration, expected at most {limit} for this resource manager"
+        )
 
     def take_refused(self) -> dict[QuotaKind, int]:
         """Returns the counts of refused items, and starts them anew."""

@@ -167,15 +167,15 @@ class Reason:
     as_of_ns: int = 0
     closed: tuple[CordonCount, ...] = ()
 
-    def same_as(self, other: Reason | None) -> bool:
+    def same_as(self, reason: Reason | None) -> bool:
         """Whether the other is the same reason. (Its figures may differ, because they change all the time.)"""
         return (
-            other is not None
-            and self.code is other.code
-            and self.queue == other.queue
-            and self.resource_type == other.resource_type
-            and self.who == other.who
-            and self.said == other.said
+            reason is not None
+            and self.code is reason.code
+            and self.queue == reason.queue
+            and self.resource_type == reason.resource_type
+            and self.who == reason.who
+            and self.said == reason.said
         )
 
     def with_preemption(self, no: NoPreemptionReason) -> Reason:
@@ -234,31 +234,31 @@ class Reason:
                     return "the partition has no node"
                 return f"the partition has no schedulable node: {describe_cordons(self.closed)}"
             case ReasonCode.LARGER_THAN_ANY_NODE:
-                asked, limit = format_amounts(kind, self.asked, self.limit)
+                requested, limit = format_amounts(kind, self.asked, self.limit)
                 has = f"the largest node has {limit} in all" if self.limit else "no node has any, even when empty"
-                return f"it asks for {asked}, and {has}"
+                return f"it asks for {requested}, and {has}"
             case ReasonCode.NO_NODE_HAS_ROOM:
-                asked, free = format_amounts(kind, self.asked, self.free)
-                return f"it asks for {asked}, and no node has " + (
+                requested, free = format_amounts(kind, self.asked, self.free)
+                return f"it asks for {requested}, and no node has " + (
                     f"more than {free} free" if self.free else "any free"
                 )
             case ReasonCode.FREE_RESOURCES_SCATTERED:
                 return "no single node has every requested resource free"
             case ReasonCode.RESERVED_FOR_OTHERS:
-                said = f"; {self.said}" if self.said else ""  # why it is not backfilled
-                return f"the nodes with room for it are reserved for asks that come before it{said}"
+                detail = f"; {self.said}" if self.said else ""  # why it is not backfilled
+                return f"the nodes with room for it are reserved for asks that come before it{detail}"
             case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
-                asked, used, limit = format_amounts(kind, self.asked, self.used, self.limit)
+                requested, used, limit = format_amounts(kind, self.asked, self.used, self.limit)
                 if self.asked > self.limit:
-                    return f"it asks for {asked}, and {self._may_have(limit)}"
+                    return f"it asks for {requested}, and {self._may_have(limit)}"
                 if self.code is ReasonCode.QUEUE_MAX and self._is_pool:
                     return f"{self._pool()}; {format_bare(kind, self.asked)} more would exceed it"
                 if self.code is ReasonCode.QUEUE_MAX:
-                    return f"queue {self.queue} uses {used} of its max of {limit}; {asked} more would exceed it"
+                    return f"queue {self.queue} uses {used} of its max of {limit}; {requested} more would exceed it"
                 verb, theirs = ("use", "their") if self._is_all else ("uses", "its")
                 return (
                     f"{self._subject()} {verb} {used} of {theirs} limit of {limit} in queue {self.queue}; "
-                    f"{asked} more would exceed it"
+                    f"{requested} more would exceed it"
                 )
             case ReasonCode.QUEUE_MAX_APPLICATIONS:
                 return f"queue {self.queue} runs {pluralize(self.used, 'application')} and may run {self.limit:,}"
@@ -268,9 +268,9 @@ class Reason:
             case ReasonCode.REQUIRED_NODE_UNKNOWN:
                 return f"it must run on node {self.node}, which is not registered"
             case ReasonCode.REQUIRED_NODE_FULL:
-                asked, free, limit = format_amounts(kind, self.asked, self.free, self.limit)
+                requested, free, limit = format_amounts(kind, self.asked, self.free, self.limit)
                 free = f"{free} of its {limit}" if self.free else f"none of its {limit}"
-                return f"it must run on node {self.node} and asks for {asked}, and that node has {free} free"
+                return f"it must run on node {self.node} and asks for {requested}, and that node has {free} free"
             case ReasonCode.GANG_ROOM:
                 return self._gang_room()
             case ReasonCode.GANG_FORMING:
@@ -295,47 +295,47 @@ class Reason:
             case ReasonCode.RM_ABSENT:
                 return "the resource manager wants predicate calls before placements, but its callback stream is closed"
             case ReasonCode.REFUSED_BY_RM:
-                why = f": {self.said}" if self.said else ""
+                detail = f": {self.said}" if self.said else ""
                 if self.nodes == 1:
-                    return f"the resource manager refused node {self.node} for it{why}"
-                return f"the resource manager refused {pluralize(self.nodes, 'node')} for it, {self.node} last{why}"
+                    return f"the resource manager refused node {self.node} for it{detail}"
+                return f"the resource manager refused {pluralize(self.nodes, 'node')} for it, {self.node} last{detail}"
             case ReasonCode.QUEUE_STOPPED:
                 return f"queue {self.queue} is stopped"
             case ReasonCode.RM_STOPPED:
                 return "the resource manager is stopped; start it so that it registers again, or forget it"
             case ReasonCode.RM_HELD:
-                said = f" ({self.said})" if self.said else ""
-                return f"an operator paused the resource manager{said}; nothing is scheduled until it is resumed"
+                detail = f" ({self.said})" if self.said else ""
+                return f"an operator paused the resource manager{detail}; nothing is scheduled until it is resumed"
             case ReasonCode.SOURCE_LISTING:
                 return f"nothing is scheduled until source {self.said} has listed all its objects"
 
     def _gang_room(self) -> str:
         kind = self.resource_type
-        asked, used, limit, promised = format_amounts(kind, self.asked, self.used, self.limit, self.promised)
+        requested, used, limit, promised = format_amounts(kind, self.asked, self.used, self.limit, self.promised)
         if self.asked > self.limit:
-            return f"its gang starts as a whole and asks for {asked} in all, and {self._may_have(limit)}"
+            return f"its gang starts as a whole and asks for {requested} in all, and {self._may_have(limit)}"
         if self._is_pool:
-            there, asked = self._pool(), format_bare(kind, self.asked)
+            usage, requested = self._pool(), format_bare(kind, self.asked)
         elif self.who:
             verb, theirs = ("use", "their") if self._is_all else ("uses", "its")
-            there = f"{self._subject()} {verb} {used} of {theirs} limit of {limit} in queue {self.queue}"
+            usage = f"{self._subject()} {verb} {used} of {theirs} limit of {limit} in queue {self.queue}"
         else:
-            there = f"queue {self.queue} uses {used} of its max of {limit}"
+            usage = f"queue {self.queue} uses {used} of its max of {limit}"
         beside = f" {promised} are promised to gangs that have started;" if self.promised else ""
-        return f"{there};{beside} its gang asks for {asked} in all and starts as a whole"
+        return f"{usage};{beside} its gang asks for {requested} in all and starts as a whole"
 
     def _forming(self) -> str:
         if not self.task_group:
-            asked, used = format_amounts(self.resource_type, self.asked, self.used)
+            requested, used = format_amounts(self.resource_type, self.asked, self.used)
             return (
-                f"it waits for its gang, which announced placeholders of {asked}; "
+                f"it waits for its gang, which announced placeholders of {requested}; "
                 f"{used} are placed, and no more were asked for"
             )
-        said = (
+        clause = (
             f"it waits for its gang: task group {self.task_group} has {self.placed:,} of "
             f"{pluralize(self.members, 'placeholder')} placed"
         )
-        return said if self.because is None else f"{said}; of the rest: {self.because.clause()}"
+        return clause if self.because is None else f"{clause}; of the rest: {self.because.clause()}"
 
     def _may_have(self, limit: str) -> str:
         """For a limit that the ask alone exceeds."""

@@ -92,9 +92,9 @@ class ResourceTypes:
 
     def number(self, name: str) -> int:
         """The type's number. A new name gets the next number. Raises TooManyTypes."""
-        found = self.numbers.get(name)
-        if found is not None:
-            return found
+        existing = self.numbers.get(name)
+        if existing is not None:
+            return existing
         if self.bounded and len(self.names) >= TYPES_MAX:
             raise TooManyTypes(f"resource type {name!r}: the partition knows {TYPES_MAX} types already")
         self.numbers[name] = number = len(self.names)
@@ -138,18 +138,18 @@ class ResourceTypes:
     def shape(self, quantities: Mapping[str, int]) -> Shape:
         """The one shape with these quantities."""
         key = tuple(sorted(quantities.items()))
-        found = self._shapes.get(key)
-        if found is None:
+        shape = self._shapes.get(key)
+        if shape is None:
             self.reserve(name for name, value in key if value)
             items = tuple((self.number(name), value) for name, value in key if value)
-            self._shapes[key] = found = Shape(quantities, items)
-        return found
+            self._shapes[key] = shape = Shape(quantities, items)
+        return shape
 
     def items(self, quantities: Mapping[str, int]) -> list[tuple[int, int]]:
         """(number, quantity) of each, zeros included."""
-        known = self.numbers
-        if quantities.keys() <= known.keys():  # the common case
-            return [(known[name], value) for name, value in quantities.items()]
+        numbers = self.numbers
+        if quantities.keys() <= numbers.keys():  # the common case
+            return [(numbers[name], value) for name, value in quantities.items()]
         return [(self.number(name), value) for name, value in quantities.items()]
 
     def quantities(self, vector: Vector) -> dict[str, int]:

@@ -27,8 +27,8 @@ class ExclusiveScope:
 
     __slots__ = ("awake", "closed", "line", "open", "what")
 
-    def __init__(self, what: What = None) -> None:
-        self.what = what
+    def __init__(self, subject: What = None) -> None:
+        self.what = subject
         self.open: dict[PredicateCheck, None] = {}
         self.closed = False
         self.line: list[tuple[Any, ...]] = []
@@ -73,8 +73,8 @@ class ScopeQueues:
 
     def scope_of(self, group: AskGroup) -> ExclusiveScope | None:
         """The turn in whose line the group stands; None: in none."""
-        found = self._standing.get(group)
-        return found[0] if found is not None else None
+        entry = self._standing.get(group)
+        return entry[0] if entry is not None else None
 
     def requeue(self, group: AskGroup) -> None:
         """The oldest ask of a group in line may have changed: moves the group to its place."""

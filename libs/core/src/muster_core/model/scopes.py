@@ -37,8 +37,8 @@ SCOPE_TAG = "muster.callbacks.open"
 
 def scope_of(tags: Mapping[str, str]) -> Scope:
     """The scope from an ask's tags. An unreadable tag is ignored (asks with such a tag are rejected before)."""
-    said = tags.get(SCOPE_TAG) if tags else None
-    return Scope.ALL if said is None else SCOPES.get(said.strip().lower(), Scope.ALL)
+    tag = tags.get(SCOPE_TAG) if tags else None
+    return Scope.ALL if tag is None else SCOPES.get(tag.strip().lower(), Scope.ALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,24 +43,24 @@ class SortedQueue:
     def add(self, entry: Entry) -> None:
         """Adds an entry."""
         chunks = self._chunks
-        place = self._place(entry) if len(chunks) > 1 else 0
-        chunk = chunks[place]
+        index = self._place(entry) if len(chunks) > 1 else 0
+        chunk = chunks[index]
         insort(chunk, entry)
         if len(chunk) > CHUNK_MAX:
             half = CHUNK_MAX // 2
-            chunks.insert(place + 1, chunk[half:])
+            chunks.insert(index + 1, chunk[half:])
             del chunk[half:]
 
     def remove(self, entry: Entry) -> None:
         """Removes an entry that is in the line."""
         chunks = self._chunks
-        place = self._place(entry) if len(chunks) > 1 else 0
-        chunk = chunks[place]
+        index = self._place(entry) if len(chunks) > 1 else 0
+        chunk = chunks[index]
         spot = bisect_left(chunk, entry)
         assert chunk[spot] == entry, f"{entry} is not in the line"
         del chunk[spot]
         if len(chunks) > 1 and len(chunk) < CHUNK_MAX // 4:
-            self._join(place)
+            self._join(index)
 
     def clear(self) -> None:
         """Removes all entries."""
@@ -78,15 +78,15 @@ class SortedQueue:
                 high = middle
         return low
 
-    def _join(self, place: int) -> None:
+    def _join(self, index: int) -> None:
         """Joins a small chunk with a neighbour that has room for it."""
         chunks = self._chunks
-        left = place if place + 1 < len(chunks) else place - 1
-        if not chunks[place]:
-            del chunks[place]
-        elif len(chunks[left]) + len(chunks[left + 1]) <= CHUNK_MAX // 4 * 3:
-            chunks[left] += chunks[left + 1]
-            del chunks[left + 1]
+        left_index = index if index + 1 < len(chunks) else index - 1
+        if not chunks[index]:
+            del chunks[index]
+        elif len(chunks[left_index]) + len(chunks[left_index + 1]) <= CHUNK_MAX // 4 * 3:
+            chunks[left_index] += chunks[left_index + 1]
+            del chunks[left_index + 1]
 
     def __repr__(self) -> str:
         return f"SortedQueue({list(self)})"

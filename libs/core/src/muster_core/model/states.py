@@ -230,30 +230,30 @@ class InvalidTransition(Exception):
     :param state_log: the object's past states, oldest first.
     """
 
-    def __init__(self, what: str, state: str, event: str, state_log: tuple[tuple[int, str], ...]) -> None:
+    def __init__(self, subject: str, state: str, event: str, state_log: tuple[tuple[int, str], ...]) -> None:
         so_far = " → ".join(name for _, name in state_log) or "nothing"
-        super().__init__(f"{what}: {event} is not possible in state {state} (so far: {so_far})")
-        self.what, self.state, self.event, self.state_log = what, state, event, state_log
+        super().__init__(f"{subject}: {event} is not possible in state {state} (so far: {so_far})")
+        self.what, self.state, self.event, self.state_log = subject, state, event, state_log
 
 
-def next_app_state(what: str, state: AppState, event: AppEvent, state_log: tuple[tuple[int, str], ...]) -> AppState:
+def next_app_state(subject: str, state: AppState, event: AppEvent, state_log: tuple[tuple[int, str], ...]) -> AppState:
     """The state that the event leads to. Raises InvalidTransition."""
-    return _next(APP_TRANSITIONS, what, state, event, state_log)
+    return _next(APP_TRANSITIONS, subject, state, event, state_log)
 
 
-def next_gang_phase(what: str, phase: GangPhase, event: GangEvent) -> GangPhase:
+def next_gang_phase(subject: str, phase: GangPhase, event: GangEvent) -> GangPhase:
     """The phase that the event leads a gang to. Raises InvalidTransition."""
-    return _next(GANG_TRANSITIONS, what, phase, event)
+    return _next(GANG_TRANSITIONS, subject, phase, event)
 
 
-def next_placeholder_state(what: str, state: PlaceholderState, event: PlaceholderEvent) -> PlaceholderState:
+def next_placeholder_state(subject: str, state: PlaceholderState, event: PlaceholderEvent) -> PlaceholderState:
     """The state that the event leads a placeholder to. Raises InvalidTransition."""
-    return _next(PLACEHOLDER_TRANSITIONS, what, state, event)
+    return _next(PLACEHOLDER_TRANSITIONS, subject, state, event)
 
 
-def next_offer_state(what: str, state: OfferState, event: OfferEvent) -> OfferState:
+def next_offer_state(subject: str, state: OfferState, event: OfferEvent) -> OfferState:
     """The state that the event leads an offer to. Raises InvalidTransition."""
-    return _next(OFFER_TRANSITIONS, what, state, event)
+    return _next(OFFER_TRANSITIONS, subject, state, event)
 
 
 def next_queue_state(path: str, state: QueueState, event: QueueEvent) -> QueueState:
@@ -263,12 +263,12 @@ def next_queue_state(path: str, state: QueueState, event: QueueEvent) -> QueueSt
 
 def _next(
     table: Mapping[tuple[_State, _Event], _State],
-    what: str,
+    subject: str,
     state: _State,
     event: _Event,
     state_log: tuple[tuple[int, str], ...] = (),
 ) -> _State:
     target = table.get((state, event))
     if target is None:
-        raise InvalidTransition(what, state, event, state_log)
+        raise InvalidTransition(subject, state, event, state_log)
     return target

@@ -79,12 +79,12 @@ def sorted_in_steps(items: Iterable[T], key: Callable[[T], Any]) -> Generator[No
         if len(run) == _SORTED_AT_ONCE:
             yield
     if all(key(before[-1]) <= key(after[0]) for before, after in pairwise(runs)):
-        found: list[T] = []
+        joined: list[T] = []
         for count, run in enumerate(emptied(runs), 1):
-            found += run
+            joined += run
             if not count % _RUNS_AT_ONCE:
                 yield
-        return found
+        return joined
     merged: list[T] = []
     for item in heapq.merge(*map(emptied, runs), key=key):
         merged.append(item)

@@ -58,20 +58,20 @@ def _number(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def pluralize(number: int, one: str, several: str = "") -> str:
+def pluralize(number: int, singular: str, plural: str = "") -> str:
     """``1 ask``, ``2 asks``."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_duration(duration_ns: int) -> str:
     """A duration in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
-    left = max(duration_ns, 0) // SECOND_NS  # (the caller may use another clock)
+    remaining = max(duration_ns, 0) // SECOND_NS  # (the caller may use another clock)
     parts: list[str] = []
     for name, seconds in _TIMES:
-        number, rest = divmod(left, seconds)
+        number, remainder = divmod(remaining, seconds)
         if number or parts:
             parts.append(pluralize(number, name) if number else "")
-            left = rest
+            remaining = remainder
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if part) or "less than a second"

@@ -103,9 +103,9 @@ class WaitlistHeap(Generic[W]):
 
     __slots__ = ("_heap", "_pushes", "lists", "place")
 
-    def __init__(self, lists: dict[W, None], place: Callable[[W], tuple[Any, ...]]) -> None:
+    def __init__(self, lists: dict[W, None], position_of: Callable[[W], tuple[Any, ...]]) -> None:
         self.lists = lists
-        self.place = place
+        self.place = position_of
         # (key of the first group, push, list). An entry is valid while the list is here and still has that first group.
         self._heap: list[tuple[Any, int, W]] = []
         self._pushes = 0
@@ -117,7 +117,9 @@ class WaitlistHeap(Generic[W]):
         self._pushes += 1
         heapq.heappush(self._heap, (self.place(waitlist), self._pushes, waitlist))
         if len(self._heap) > 2 * len(self.lists) + _HEAP_SPARE:
-            self._heap = [(self.place(each), number, each) for number, each in enumerate(self.lists) if each.groups]
+            self._heap = [
+                (self.place(queued), number, queued) for number, queued in enumerate(self.lists) if queued.groups
+            ]
             heapq.heapify(self._heap)
 
     def first(self) -> W | None:
@@ -211,8 +213,8 @@ class WaitQueue(WaitlistHeap[W]):
         if self.durations is not None:
             for apart in self._sorted.irange(None, DURATION_FROM + most_ms):
                 for waitlist in self.durations[apart]:
-                    if waitlist.groups and (place := place_of(waitlist)) > after:
-                        its = urgency_of(waitlist) if urgent else place
+                    if waitlist.groups and (position := place_of(waitlist)) > after:
+                        its = urgency_of(waitlist) if urgent else position
                         if best is None or its < first:
                             best, first = waitlist, its
         return best
@@ -351,7 +353,7 @@ def _bench_key(waitlist: WaitlistLike) -> tuple[WaitlistLeaf, str, int]:
 
 
 def _fits_one(shape: Shape, free: Sequence[Vector]) -> bool:
-    return any(fits(shape.items, each) for each in free)
+    return any(fits(shape.items, vector) for vector in free)
 
 
 class GangQueues(Generic[A]):
@@ -439,9 +441,9 @@ class _ShapeMatrix:
         row = self._rows[shape] = len(self._shapes)
         self._shapes.append(shape)
         rows, columns = self._amounts.shape
-        wanted = max((number + 1 for number, _ in shape.items), default=0)
-        if row >= rows or wanted > columns:
-            self._amounts = np.pad(self._amounts, ((0, rows if row >= rows else 0), (0, max(wanted - columns, 0))))
+        width = max((number + 1 for number, _ in shape.items), default=0)
+        if row >= rows or width > columns:
+            self._amounts = np.pad(self._amounts, ((0, rows if row >= rows else 0), (0, max(width - columns, 0))))
         amounts = self._amounts[row]
         amounts[:] = 0
         for number, value in shape.items:

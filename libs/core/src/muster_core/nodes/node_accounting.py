@@ -95,14 +95,14 @@ class NodeAccounting:
             return True
         items = state.types.items(capacity)
         vector, total = node.capacity, state.capacity
-        wanted = [0] * len(vector)
+        resized = [0] * len(vector)
         for number, value in items:
-            wanted[number] = value
-        if wanted == vector:
+            resized[number] = value
+        if resized == vector:
             return False
-        for number, value in enumerate(wanted):
+        for number, value in enumerate(resized):
             total[number] += value - vector[number]
-        vector[:] = wanted
+        vector[:] = resized
         return True
 
     def set_node_state(self, node: Node, attributes: Mapping[str, str], *, schedulable: bool) -> None:

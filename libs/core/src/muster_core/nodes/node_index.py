@@ -67,18 +67,18 @@ class _Block:
 
     __slots__ = ("keys", "known", "masks", "nodes")
 
-    def __init__(self, keys: list[NodeKey], nodes: list[Node], masks: list[int], known: int) -> None:
+    def __init__(self, keys: list[NodeKey], nodes: list[Node], masks: list[int], known_bits: int) -> None:
         self.keys = keys
         self.nodes = nodes
         self.masks = masks
-        self.known = known
+        self.known = known_bits
 
     def union(self, everything: int) -> int:
         """The union of the nodes' masks, with all bits that the block does not know."""
-        found = everything & ~self.known
+        bits = everything & ~self.known
         for mask in self.masks:
-            found |= mask
-        return found
+            bits |= mask
+        return bits
 
     def learn_all(self, watched: _TrackedShapes) -> None:
         """Computes all bits."""
@@ -127,7 +127,9 @@ class _TrackedShapes:
         bit = self.bits.pop(next(iter(self.bits))) if full else 1 << len(self.bits)
         self.bits[items] = bit
         self.everything |= bit
-        self._steps = [self._step(number) for number in sorted({number for each in self.bits for number, _ in each})]
+        self._steps = [
+            self._step(number) for number in sorted({number for shape_items in self.bits for number, _ in shape_items})
+        ]
         return bit
 
     def teach(self, block: _Block) -> None:
@@ -141,17 +143,17 @@ class _TrackedShapes:
                 block.learn(items, bit)
 
     def _step(self, number: int) -> tuple[int, list[int], list[int]]:
-        content, wanted = 0, dict[int, int]()
+        content, bits_by_quantity = 0, dict[int, int]()
         for items, bit in self.bits.items():
             quantity = dict(items).get(number, 0)
             if quantity:
-                wanted[quantity] = wanted.get(quantity, 0) | bit
+                bits_by_quantity[quantity] = bits_by_quantity.get(quantity, 0) | bit
             else:
                 content |= bit
         masks = [content]
-        for quantity in sorted(wanted):
-            masks.append(masks[-1] | wanted[quantity])
-        return number, sorted(wanted), masks
+        for quantity in sorted(bits_by_quantity):
+            masks.append(masks[-1] | bits_by_quantity[quantity])
+        return number, sorted(bits_by_quantity), masks
 
     def mask(self, free: list[int]) -> int:
         """The bits of the shapes that fit these free amounts."""
@@ -164,9 +166,9 @@ class _TrackedShapes:
         """The bits of the shapes that need no more of any type: a node with room for the items has room for
         these, too.
         """
-        wanted, mask = dict(items), self.everything
+        requested, mask = dict(items), self.everything
         for number, quantities, masks in self._steps:
-            mask &= masks[bisect_right(quantities, wanted.get(number, 0))]
+            mask &= masks[bisect_right(quantities, requested.get(number, 0))]
         return mask
 
 
@@ -218,9 +220,9 @@ class NodeIndex:
         self.count -= 1
         key = self._moved.pop(node, key)
         node.index_key = None
-        place = bisect_right(self._lows, key) - 1
-        self._take_out(place, key)
-        self._mend(place)
+        index = bisect_right(self._lows, key) - 1
+        self._take_out(index, key)
+        self._mend(index)
 
     def move(self, node: Node, score: float) -> None:
         """The node's free amounts changed, and perhaps its score."""
@@ -239,77 +241,77 @@ class NodeIndex:
 
     def _put(self, node: Node, old: NodeKey, key: NodeKey) -> None:
         lows = self._lows
-        place = bisect_right(lows, old) - 1
-        block = self._blocks[place]
+        index = bisect_right(lows, old) - 1
+        block = self._blocks[index]
         keys = block.keys
         spot = bisect_left(keys, old)
-        within = lows[place] <= key and (place + 1 == len(lows) or key < lows[place + 1])
+        within = lows[index] <= key and (index + 1 == len(lows) or key < lows[index + 1])
         if within and (not spot or keys[spot - 1] < key) and (spot + 1 == len(keys) or key < keys[spot + 1]):
             # The node stays between the same neighbours (its score may be the same): nothing is shifted.
             keys[spot] = key
             block.masks[spot] = mask = self._watched.mask(node.available)
-            self._unions[place] |= mask
-            self._rows[place // ROW_BLOCKS] |= mask
+            self._unions[index] |= mask
+            self._rows[index // ROW_BLOCKS] |= mask
             return
         del keys[spot], block.nodes[spot], block.masks[spot]
         if not within:
-            self._mend(place)
-            place = bisect_right(lows, key) - 1
-        self._insert(place, key, node)
+            self._mend(index)
+            index = bisect_right(lows, key) - 1
+        self._insert(index, key, node)
 
-    def _insert(self, place: int, key: NodeKey, node: Node) -> None:
-        block = self._blocks[place]
+    def _insert(self, index: int, key: NodeKey, node: Node) -> None:
+        block = self._blocks[index]
         spot = bisect_left(block.keys, key)
         mask = self._watched.mask(node.available)
         block.keys.insert(spot, key)
         block.nodes.insert(spot, node)
         block.masks.insert(spot, mask)
-        self._unions[place] |= mask
-        self._rows[place // ROW_BLOCKS] |= mask
+        self._unions[index] |= mask
+        self._rows[index // ROW_BLOCKS] |= mask
         if len(block.keys) > BLOCK_NODES_MAX:
-            self._split(place)
+            self._split(index)
 
-    def _take_out(self, place: int, key: NodeKey) -> None:
-        block = self._blocks[place]
+    def _take_out(self, index: int, key: NodeKey) -> None:
+        block = self._blocks[index]
         spot = bisect_left(block.keys, key)
         del block.keys[spot], block.nodes[spot], block.masks[spot]
 
-    def _split(self, place: int) -> None:
-        block, everything = self._blocks[place], self._watched.everything
+    def _split(self, index: int) -> None:
+        block, everything = self._blocks[index], self._watched.everything
         half = len(block.keys) // 2
         right = _Block(block.keys[half:], block.nodes[half:], block.masks[half:], block.known)
         del block.keys[half:], block.nodes[half:], block.masks[half:]
-        self._lows.insert(place + 1, right.keys[0])
-        self._blocks.insert(place + 1, right)
-        self._unions[place : place + 1] = (block.union(everything), right.union(everything))
-        self._measure_rows(place)
+        self._lows.insert(index + 1, right.keys[0])
+        self._blocks.insert(index + 1, right)
+        self._unions[index : index + 1] = (block.union(everything), right.union(everything))
+        self._measure_rows(index)
 
-    def _mend(self, place: int) -> None:
+    def _mend(self, index: int) -> None:
         """Joins a small block with a neighbour that has room for it. An empty block always joins."""
         blocks = self._blocks
-        if len(blocks) == 1 or len(blocks[place].keys) > BLOCK_NODES_MAX // 4:
+        if len(blocks) == 1 or len(blocks[index].keys) > BLOCK_NODES_MAX // 4:
             return
-        left = place if place + 1 < len(blocks) else place - 1
-        into, right = blocks[left], blocks[left + 1]
-        if blocks[place].keys and len(into.keys) + len(right.keys) > BLOCK_NODES_MAX // 4 * 3:
+        left_index = index if index + 1 < len(blocks) else index - 1
+        into, right = blocks[left_index], blocks[left_index + 1]
+        if blocks[index].keys and len(into.keys) + len(right.keys) > BLOCK_NODES_MAX // 4 * 3:
             return
         into.keys += right.keys
         into.nodes += right.nodes
         into.masks += right.masks
         into.known &= right.known
-        self._unions[left] = into.union(self._watched.everything)
-        del blocks[left + 1], self._lows[left + 1], self._unions[left + 1]
-        self._measure_rows(left)
+        self._unions[left_index] = into.union(self._watched.everything)
+        del blocks[left_index + 1], self._lows[left_index + 1], self._unions[left_index + 1]
+        self._measure_rows(left_index)
 
-    def _measure_rows(self, place: int) -> None:
+    def _measure_rows(self, index: int) -> None:
         """Computes the rows again, from that of a block on."""
-        row = place // ROW_BLOCKS
+        row = index // ROW_BLOCKS
         self._rows[row:] = [self._row(start) for start in range(row * ROW_BLOCKS, len(self._unions), ROW_BLOCKS)]
 
     def _row(self, start: int) -> int:
         union = 0
-        for one in islice(self._unions, start, start + ROW_BLOCKS):
-            union |= one
+        for mask in islice(self._unions, start, start + ROW_BLOCKS):
+            union |= mask
         return union
 
     # ---- searches --------------------------------------------------------------------------------------------------
@@ -332,7 +334,7 @@ class NodeIndex:
     def fitting(self, items: Items, but: Collection[str], count: int) -> list[Node]:
         """The first ``count`` nodes in order that have room for all items, without the nodes with these ids."""
         self._put_moved()
-        found: list[Node] = []
+        nodes: list[Node] = []
         needed = self._watched.within(items)
         for block, union in zip(self._blocks, self._unions, strict=True):
             if union & needed != needed:
@@ -341,10 +343,10 @@ class NodeIndex:
                 self._watched.teach(block)
             for node, mask in zip(block.nodes, block.masks, strict=True):
                 if mask & needed == needed and node.node_id not in but and fits(items, node.available):
-                    found.append(node)
-                    if len(found) == count:
-                        return found
-        return found
+                    nodes.append(node)
+                    if len(nodes) == count:
+                        return nodes
+        return nodes
 
     def _search_watched(self, bit: int) -> Node | None:
         unions = self._unions
@@ -352,15 +354,15 @@ class NodeIndex:
             if not promise & bit:
                 continue
             start = row * ROW_BLOCKS
-            for place, union in enumerate(unions[start : start + ROW_BLOCKS], start):
+            for index, union in enumerate(unions[start : start + ROW_BLOCKS], start):
                 if union & bit:
-                    block = self._blocks[place]
+                    block = self._blocks[index]
                     if not block.known & bit:
                         self._watched.teach(block)
                     for spot, mask in enumerate(block.masks):
                         if mask & bit:
                             return block.nodes[spot]
-                    unions[place] = block.union(self._watched.everything)
+                    unions[index] = block.union(self._watched.everything)
             self._rows[row] = self._row(start)
         return None
 
@@ -371,9 +373,9 @@ class NodeIndex:
             if promise & needed != needed:
                 continue
             start = row * ROW_BLOCKS
-            for place, union in enumerate(unions[start : start + ROW_BLOCKS], start):
+            for index, union in enumerate(unions[start : start + ROW_BLOCKS], start):
                 if union & needed == needed:
-                    block = self._blocks[place]
+                    block = self._blocks[index]
                     if needed & ~block.known:
                         self._watched.teach(block)
                     nodes = block.nodes
@@ -385,10 +387,10 @@ class NodeIndex:
                             if free[number] < value:
                                 break
                         else:
-                            self._count_vain(items, looks + spot, place)
+                            self._count_vain(items, looks + spot, index)
                             return nodes[spot]
                     looks += len(block.masks)
-                    unions[place] = block.union(self._watched.everything)
+                    unions[index] = block.union(self._watched.everything)
             self._rows[row] = self._row(start)
         self._count_vain(items, looks, len(unions))
         return None
@@ -402,11 +404,11 @@ class NodeIndex:
 
     def _watch(self, items: Items, walked: int) -> None:
         bit = self._watched.take(items)
-        for place, block in enumerate(self._blocks):
-            if place < walked:
+        for index, block in enumerate(self._blocks):
+            if index < walked:
                 block.learn(items, bit)
-                self._unions[place] = block.union(self._watched.everything)
+                self._unions[index] = block.union(self._watched.everything)
             else:
                 block.known &= ~bit
-                self._unions[place] |= bit
+                self._unions[index] |= bit
         self._measure_rows(0)

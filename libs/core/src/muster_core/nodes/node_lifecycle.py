@@ -265,7 +265,9 @@ class NodeLifecycle:
         Without ``everybodys`` the node stays, and the consequences for applications are handled here.
         """
         state = self._state
-        ended = yield from ordered_in_steps(held for held in node.allocations.values() if everybodys or not held.source)
+        ended = yield from ordered_in_steps(
+            allocation for allocation in node.allocations.values() if everybodys or not allocation.source
+        )
         for count, allocation in enumerate(ended, 1):
             self._releases.release(
                 allocation,
@@ -282,15 +284,15 @@ class NodeLifecycle:
         for ask in list(node.reservations):
             self._reservations.unreserve(ask, out, now_ns, "the node was removed")
         foreign: list[Allocation] = []
-        for count, held in enumerate(node.foreign.values(), 1):
-            if everybodys or not held.source:
-                foreign.append(held)
+        for count, allocation in enumerate(node.foreign.values(), 1):
+            if everybodys or not allocation.source:
+                foreign.append(allocation)
             if not count % LIGHT_STEP:
                 yield
         has_foreign = bool(foreign)
-        for count, held in enumerate(emptied(foreign), 1):
-            self._books.uncharge(held)
-            out.mark_changed(held, state.name)
+        for count, allocation in enumerate(emptied(foreign), 1):
+            self._books.uncharge(allocation)
+            out.mark_changed(allocation, state.name)
             if not count % STEP:
                 yield
         self._questions.on_node_removed(node, out, now_ns)
@@ -337,8 +339,8 @@ def _needs_report(report: NodeReport) -> bool:
 
 
 def _schedulable_event(node: Node, merged: MergedNode, out: Outcome, now_ns: int) -> None:
-    why = f": {merged.closed}" if merged.closed and merged.sources else ""
-    message = f"schedulable: {'true' if node.schedulable else 'false'}{why}"
+    reason = f": {merged.closed}" if merged.closed and merged.sources else ""
+    message = f"schedulable: {'true' if node.schedulable else 'false'}{reason}"
     _flag_event(node, EventDetail.NODE_SCHEDULABLE, message, out, now_ns)
 
 

@@ -99,12 +99,12 @@ class NodeStats:
     def reason(self, shape: Shape) -> Reason:
         """Why no node has room for the shape."""
         self._refresh()
-        known = self._reasons.get(shape)
-        if known is None:
+        cached = self._reasons.get(shape)
+        if cached is None:
             if len(self._reasons) >= _REASONS_MAX:
                 self._reasons.clear()
-            self._reasons[shape] = known = self._find_reason(shape)
-        return known
+            self._reasons[shape] = cached = self._find_reason(shape)
+        return cached
 
     def best_to_reserve(
         self, shape: Shape, but: Iterable[Node] = (), most: int = 1, among: Iterable[Node] | None = None
@@ -133,7 +133,7 @@ class NodeStats:
         rows = np.flatnonzero(usable)
         if not len(rows):
             return []
-        wanted = dict(shape.items)
+        requested = dict(shape.items)
         scores: Any = np.zeros(len(rows))
         # (In the order of names: type numbers differ from one fold to the next, and the order changes the last digit of
         # a sum.)
@@ -141,15 +141,15 @@ class NodeStats:
             free = self._free[rows, number]
             if not free.any():
                 continue
-            left = free - saturated(wanted.get(number, 0))
-            scores += np.divide(left, free, out=np.zeros(len(rows)), where=(free > 0) & (left > 0))
+            remaining = free - saturated(requested.get(number, 0))
+            scores += np.divide(remaining, free, out=np.zeros(len(rows)), where=(free > 0) & (remaining > 0))
         if most == 1:
             best: Iterable[Node] = map(self._nodes.__getitem__, rows[scores == scores.min()])
             # (Nodes in the index have a key there. The others have reservations.)
             return [min(best, key=attrgetter("index_key" if among is None else "node_id"))]
         last = np.partition(scores, most - 1)[most - 1] if most < len(rows) else scores.max()
-        found = [(scores[place], self._nodes[rows[place]]) for place in np.flatnonzero(scores <= last)]
-        return [node for _, node in heapq.nsmallest(most, found, key=_score_and_place)]
+        candidates = [(scores[index], self._nodes[rows[index]]) for index in np.flatnonzero(scores <= last)]
+        return [node for _, node in heapq.nsmallest(most, candidates, key=_score_and_place)]
 
     def reserved_with_room(self, shape: Shape) -> list[Node]:
         """The usable reserved nodes with room for the shape."""
@@ -158,8 +158,8 @@ class NodeStats:
         room = self._marks[:count, _LISTED] & self._marks[:count, _RESERVED]
         for number, value in shape.items:
             room = room & (self._free[:count, number] >= saturated(value))
-        found = [self._nodes[row] for row in np.flatnonzero(room)]
-        return [node for node in found if node.reservations and not node.taken]
+        nodes = [self._nodes[row] for row in np.flatnonzero(room)]
+        return [node for node in nodes if node.reservations and not node.taken]
 
     def _find_reason(self, shape: Shape) -> Reason:
         count = len(self._nodes)

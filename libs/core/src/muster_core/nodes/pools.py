@@ -74,7 +74,7 @@ class Pools:
                 sources.update((entry.source, None) for entry in entries)
             except TooManyTypes as error:
                 problem = str(error)
-            for entry in sorted(entries, key=lambda each: each.order):
+            for entry in sorted(entries, key=lambda entry: entry.order):
                 set_problem(entry, problem, out)
         root, maximum = state.root, dict(state.types.items(totals)) or None
         if (root.sources, root.external_maximum) == (tuple(sorted(sources)), maximum):
@@ -125,7 +125,7 @@ class Pools:
 
     def block_reason(self, name: str) -> str:
         """Why no new ask can take from the pool of a type, even if the pool has room; "": an ask can."""
-        entries = sorted(self._external_books.pools.get(name, ()), key=lambda each: each.order)
+        entries = sorted(self._external_books.pools.get(name, ()), key=lambda entry: entry.order)
         if not entries or not _is_held(entries):
             return ""
         return "; ".join(_why(entry) for entry in entries)
@@ -139,7 +139,7 @@ def total_of(entries: Collection[ReportedObject]) -> int:
     if _is_held(entries):
         return 0
     pools = [entry.said for entry in entries if isinstance(entry.said, ExternalPool)]
-    return max(min(each.quantity for each in pools) - sum(each.occupied for each in pools), 0)
+    return max(min(pool.quantity for pool in pools) - sum(pool.occupied for pool in pools), 0)
 
 
 def _is_held(entries: Collection[ReportedObject]) -> bool:

@@ -175,8 +175,8 @@ class PredicateCalls(RefusedNodes):
     def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
         """Counts open questions as agreed that the RM cannot or does not want to answer any more."""
         for check in dict.fromkeys(self.open.values()):
-            wanted = self.preemption if check.kind is CheckKind.PREEMPT else self.predicates
-            for question in () if wanted else list(check.nodes):
+            is_enabled = self.preemption if check.kind is CheckKind.PREEMPT else self.predicates
+            for question in () if is_enabled else list(check.nodes):
                 if not check.gone:
                     self.apply_answer(question, True, "", out, now_ns)
 
@@ -220,10 +220,10 @@ class PredicateCalls(RefusedNodes):
         answered = refusals.answered if refusals is not None else 0
         if refusals is not None and answered and node.node_id != ask.reserved_node and not ask.demand.required_node:
             # (Of an ask with repeats, one probe at a time asks about many nodes.)
-            probing = any(each.kind is CheckKind.PROBE for each in self._state.checks.for_ask(ask))
-            wanted = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
+            probing = any(open_check.kind is CheckKind.PROBE for open_check in self._state.checks.for_ask(ask))
+            node_count = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
             but = self.turns.excluded_nodes(ask, refusals.nodes)
-            nodes = self._node_books.index.fitting(ask.shape.items, but, wanted) or nodes
+            nodes = self._node_books.index.fitting(ask.shape.items, but, node_count) or nodes
         kind = CheckKind.PLACE if len(nodes) == 1 else CheckKind.PROBE
         check = self._ask(kind, ask, nodes, True, out, now_ns)
         check.booked = nodes[0]
@@ -265,7 +265,11 @@ class PredicateCalls(RefusedNodes):
             return frozenset()
         agreed = self._agreed.pop(ask, None)  # (for this plan, or for one that no longer holds)
         if agreed is not None and agreed[0] is node and agreed[1].issuperset(victims):
-            more = frozenset(each for each in agreed[1].difference(victims) if not each.gone and not each.releasing)
+            more = frozenset(
+                allocation
+                for allocation in agreed[1].difference(victims)
+                if not allocation.gone and not allocation.releasing
+            )
             if more.issubset(further):
                 return more
         if (ask, CheckKind.PREEMPT) not in self._aside:
@@ -464,7 +468,10 @@ class PredicateCalls(RefusedNodes):
             return
         self.turns.release(check)
         if ask.asked is check.asked:
-            ask.asked = next((each.asked for each in self._state.checks.for_ask(ask) if each not in self._quick), None)
+            ask.asked = next(
+                (open_check.asked for open_check in self._state.checks.for_ask(ask) if open_check not in self._quick),
+                None,
+            )
             if out is not None:
                 out.mark_changed(ask, self._state.name)
             else:
@@ -543,7 +550,7 @@ class PredicateCalls(RefusedNodes):
         for check in self._state.checks.about_node(node):
             if check.gone:
                 continue
-            for question in [question for question, each in check.nodes.items() if each is node]:
+            for question in [question for question, checked_node in check.nodes.items() if checked_node is node]:
                 if len(check.nodes) == 1:
                     self.withdraw(check, out)
                     self._bring_back(check.ask, out, check.past)
@@ -598,10 +605,10 @@ class PredicateCalls(RefusedNodes):
 
     def unreservable_nodes(self, ask: Ask) -> list[Node]:
         """The nodes that cannot be reserved for the ask: refused, or being asked about."""
-        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is CheckKind.RESERVE]
+        checks = [check for (_, kind), check in self._aside.items() if kind is CheckKind.RESERVE]
         nodes = self._state.nodes
         refused = [nodes[node_id] for node_id in self.refused_ids(ask) if node_id in nodes]
-        return [*refused, *(node for each in asked for node in each.values())]
+        return [*refused, *(node for check in checks for node in check.nodes.values())]
 
     # ---- notifications to the RM -----------------------------------------------------------------------------------
 
@@ -623,9 +630,9 @@ class PredicateCalls(RefusedNodes):
     def activate(self) -> None:
         """Restores refusals after a fold. No question is open then."""
         for app in self._state.apps.values():
-            for held in app.allocations.values():
-                if held.demand.alone:
-                    self.turns.enable(held.demand.alone)
+            for allocation in app.allocations.values():
+                if allocation.demand.alone:
+                    self.turns.enable(allocation.demand.alone)
             for ask in app.asks.values():
                 if ask.demand.alone:
                     self.turns.enable(ask.demand.alone)

@@ -77,7 +77,7 @@ class RefusedNodes:
         outdated = self._outdated.get(ask, [])
         if not before_change:
             if node_id in outdated:
-                outdated[:] = [each for each in outdated if each != node_id]
+                outdated[:] = [outdated_id for outdated_id in outdated if outdated_id != node_id]
         elif refusals is None or node_id not in refusals.nodes or node_id in refusals.resting:
             self._outdated.setdefault(ask, []).append(node_id)
 
@@ -92,7 +92,7 @@ class RefusedNodes:
 
     def _forget_unanswered(self, ask: Ask, out: Outcome) -> None:
         refusals = ask.refusals
-        unanswered = [each.node_id for each in refusals.nodes.values() if each.unanswered] if refusals else []
+        unanswered = [refusal.node_id for refusal in refusals.nodes.values() if refusal.unanswered] if refusals else []
         if unanswered:
             self._forgive(ask, unanswered, out)
 
@@ -146,7 +146,7 @@ class RefusedNodes:
         if not self.has_wakeups:
             return
         changed, self._changed_nodes = self._changed_nodes, {}
-        found, self._outdated = self._outdated, {}
+        outdated, self._outdated = self._outdated, {}
         for node in changed:
             if node.gone:
                 continue
@@ -155,8 +155,8 @@ class RefusedNodes:
                     check.changed_nodes = {}
                 check.changed_nodes[node] = None
             for ask in node.refused_by:
-                found.setdefault(ask, []).append(node.node_id)
-        for ask, node_ids in found.items():
+                outdated.setdefault(ask, []).append(node.node_id)
+        for ask, node_ids in outdated.items():
             still = [node_id for node_id in node_ids if node_id in self.refused_ids(ask)]
             if still and not ask.gone:
                 self._look_again_at(ask, still, out, now_ns)

@@ -227,11 +227,11 @@ def cover(
 
 def least_rank(entries: list[VictimUnit], needs: list[int]) -> Class | None:
     """The lowest class up to which entries, regardless of guards, cover the needs; None: all entries do not suffice."""
-    left = list(needs)
+    remaining = list(needs)
     for entry in entries:
-        for place, gain in enumerate(entry.gains):
-            left[place] -= gain
-        if max(left) <= 0:
+        for index, gain in enumerate(entry.gains):
+            remaining[index] -= gain
+        if max(remaining) <= 0:
             return entry.rank
     return None
 
@@ -246,12 +246,12 @@ def could_cover(entries: list[VictimUnit], numbers: list[int], needs: list[int])
         if sums is None:
             by_branch[entry.branch] = list(entry.gains)
         else:
-            for place, gain in enumerate(entry.gains):
-                sums[place] += gain
-    for place, (number, need) in enumerate(zip(numbers, needs, strict=True)):
+            for index, gain in enumerate(entry.gains):
+                sums[index] += gain
+    for index, (number, need) in enumerate(zip(numbers, needs, strict=True)):
         total = 0
         for branch, sums in by_branch.items():
-            most = sums[place]
+            most = sums[index]
             for guard in branch.guards:
                 most = min(most, max(guard.spare.get(number, most), 0))
             total += most
@@ -265,34 +265,34 @@ def _choose(entries: list[VictimUnit], needs: list[int], own: SearchBudget, budg
     its kind.
     """
     count = len(entries)
-    rest = _sums_from(entries, len(needs))
-    left = list(needs)
+    suffix_sums = _sums_from(entries, len(needs))
+    remaining = list(needs)
     taken: list[int] = []
     barred: dict[tuple[VictimLeaf, Shape | Items, tuple[int, ...]], int] = {}
-    place = 0
-    while any(need > 0 for need in left):
+    position = 0
+    while any(need > 0 for need in remaining):
         if not own.spend(1) or not budget.spend(1):
             budget.ran_out = True
             for index in taken:
-                _take(entries[index], left, -1)
+                _take(entries[index], remaining, -1)
             return []
-        if place < count and all(need <= most for need, most in zip(left, rest[place], strict=True)):
-            entry = entries[place]
-            helps = any(need > 0 and gain > 0 for need, gain in zip(left, entry.gains, strict=True))
+        if position < count and all(need <= most for need, most in zip(remaining, suffix_sums[position], strict=True)):
+            entry = entries[position]
+            helps = any(need > 0 and gain > 0 for need, gain in zip(remaining, entry.gains, strict=True))
             free = barred.get(_kind(entry), len(taken) + 1) > len(taken)
             if helps and free and entry.branch.allows(entry.items):
-                _take(entry, left, 1)
-                taken.append(place)
-            place += 1
+                _take(entry, remaining, 1)
+                taken.append(position)
+            position += 1
             continue
         if not taken:
             return []
-        place = taken.pop()
-        _take(entries[place], left, -1)
+        position = taken.pop()
+        _take(entries[position], remaining, -1)
         # Another entry of this kind would be a dead end, too.
         barred = {kind: depth for kind, depth in barred.items() if depth <= len(taken)}
-        barred[_kind(entries[place])] = len(taken)
-        place += 1
+        barred[_kind(entries[position])] = len(taken)
+        position += 1
     return [entries[index] for index in taken]
 
 
@@ -300,15 +300,15 @@ def _trim(chosen: list[VictimUnit], needs: list[int]) -> list[VictimUnit]:
     """Drops entries that are not necessary beside the others, those of the highest class first. Then takes back the
     counts of the chosen entries at the guards.
     """
-    left = list(needs)
+    remaining = list(needs)
     for entry in chosen:
-        for place, gain in enumerate(entry.gains):
-            left[place] -= gain
+        for index, gain in enumerate(entry.gains):
+            remaining[index] -= gain
     kept = []
     for entry in reversed(chosen):
-        if all(need + gain <= 0 for need, gain in zip(left, entry.gains, strict=True)):
-            for place, gain in enumerate(entry.gains):
-                left[place] += gain
+        if all(need + gain <= 0 for need, gain in zip(remaining, entry.gains, strict=True)):
+            for index, gain in enumerate(entry.gains):
+                remaining[index] += gain
         else:
             kept.append(entry)
         entry.apply(-1)
@@ -316,9 +316,9 @@ def _trim(chosen: list[VictimUnit], needs: list[int]) -> list[VictimUnit]:
     return kept
 
 
-def _take(entry: VictimUnit, left: list[int], sign: int) -> None:
-    for place, gain in enumerate(entry.gains):
-        left[place] -= sign * gain
+def _take(entry: VictimUnit, remaining: list[int], sign: int) -> None:
+    for index, gain in enumerate(entry.gains):
+        remaining[index] -= sign * gain
     entry.apply(sign)
 
 

@@ -62,7 +62,7 @@ def plan_of(ask: Ask, node: Node, entries: list[VictimUnit], now_ns: int) -> Pla
     victims = []
     for member, rule in going:
         leaf = member.app.queue if member.app is not None else asker
-        why = PreemptionRecord(
+        record = PreemptionRecord(
             rule,
             ask.app.app_id,
             ask.key,
@@ -73,7 +73,7 @@ def plan_of(ask: Ask, node: Node, entries: list[VictimUnit], now_ns: int) -> Pla
             queue_share(asker),
             asker_after,
         )
-        victims.append(Victim(member, why, message))
+        victims.append(Victim(member, record, message))
     return Plan(node, tuple(victims), tuple(entries))
 
 
@@ -93,13 +93,13 @@ def used_without(queue: Queue, going: Iterable[Allocation], coming: Ask | None =
 
 def limits_over(ask: Ask, underway: PendingPreemptions) -> dict[tuple[Ledger, int], int]:
     """The limits that the ask would exceed: by (ledger, type number), by how much."""
-    found = {}
+    excess = {}
     for ledger in ask.app.bounds:
         for number, value in ask.shape.items:
             over = underway.used(ledger, number) + value - ledger.limit[number]
             if over > 0:
-                found[ledger, number] = over
-    return found
+                excess[ledger, number] = over
+    return excess
 
 
 def gains_of(allocation: Allocation, numbers: Iterable[int], limits: tuple[tuple[Ledger, int], ...]) -> tuple[int, ...]:

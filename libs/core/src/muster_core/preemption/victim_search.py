@@ -72,10 +72,10 @@ def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: in
     """Finds victims on the one node on which the ask must run."""
     first_no: NoPreemptionReason | None = None
     for rule in registry.required_node_rules():
-        found = rule.plan(ask, node, victim_cache(state), now_ns)
-        if not isinstance(found, NoPreemptionReason):
-            return found
-        first_no = first_no or found
+        result = rule.plan(ask, node, victim_cache(state), now_ns)
+        if not isinstance(result, NoPreemptionReason):
+            return result
+        first_no = first_no or result
     return first_no or NoPreemptionReason.NO_VICTIMS
 
 
@@ -170,9 +170,9 @@ class _Search:
             stages.append(_together(stages))
         # 4. Rule by rule, then all rules together.
         for branches in stages:
-            found = self._with(branches, node)
-            if found is not None:
-                return found
+            plan = self._with(branches, node)
+            if plan is not None:
+                return plan
         # 5. The reason for no plan.
         if stages and not self._budget.ran_out:
             no = self._why_not_enough(stages[-1])
@@ -200,14 +200,14 @@ class _Search:
             return reserved
         index, refusals = self._cluster.node_books.index, self._ask.refusals
         if refusals is not None:
-            found = next(iter(index.fitting(self._items, refusals.nodes, 1)), None)
+            match = next(iter(index.fitting(self._items, refusals.nodes, 1)), None)
         else:
-            found = index.first_fit(self._items)
-        if found is None:
+            match = index.first_fit(self._items)
+        if match is None:
             for node in self._state.reserved:  # the reservations of some may give way
                 if not self._short(node) and self._may_use(node):
                     return node
-        return found
+        return match
 
     def _may_use(self, node: Node) -> bool:
         return self._is_open(node) and may_use(self._ask, node)
@@ -250,48 +250,48 @@ class _Search:
         self._branches = {branch.leaf: branch for branch in branches}
         self._pools, self._least = {}, {}
         self._alike_on_nodes = {}
-        found = _BestPlan()
+        best = _BestPlan()
         if self._over:
             # A limit is exceeded: victims may be anywhere. So the search looks at each node once, with victims of all
             # classes.
             self._elsewhere = self._relieving(branches)
             self._padded = {}
             for node in (with_room,) if with_room is not None else self._nodes(branches, None):
-                self._compare(node, None, found)
-                if found.enough(self._budget):
+                self._compare(node, None, best)
+                if best.enough(self._budget):
                     break
         else:
             # Class by class: the first class that makes room on some node is the lowest that can.
             for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
                 for node in self._nodes(branches, rank):
-                    self._compare(node, rank, found)
-                    if found.enough(self._budget):
+                    self._compare(node, rank, best)
+                    if best.enough(self._budget):
                         break
-                if found.node is not None or self._budget.steps < 0:
+                if best.node is not None or self._budget.steps < 0:
                     break
-        if found.node is None:
+        if best.node is None:
             return None
-        plan = plan_of(self._ask, found.node, found.entries, self._now_ns)
+        plan = plan_of(self._ask, best.node, best.entries, self._now_ns)
         if not self._cluster.questions.preemption:
             return plan
-        return replace(plan, further=self._further(found.node, found.entries))
+        return replace(plan, further=self._further(best.node, best.entries))
 
     def _further(self, node: Node, chosen: list[VictimUnit]) -> tuple[VictimUnit, ...]:
         """Further allocations on the node that may be released, in order. No number of them takes a queue below its
         guarantee.
         """
         going = {member for entry in chosen for member in entry.members}
-        found: list[VictimUnit] = []
+        candidates: list[VictimUnit] = []
         for allocation in node.allocations.values():
             branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
             alone = branch is not None and not (branch.whole_gangs and is_evicted_whole(allocation))
             if branch is not None and alone and allocation not in going and self._is_victim(allocation, branch):
-                found.append(VictimUnit(allocation, branch, rank_of(allocation), (), 0.0))
-        found.sort(key=_order)
+                candidates.append(VictimUnit(allocation, branch, rank_of(allocation), (), 0.0))
+        candidates.sort(key=_order)
         taken = list(chosen)
         for entry in chosen:
             entry.apply(1)
-        for entry in found:
+        for entry in candidates:
             if len(taken) - len(chosen) < FURTHER_MAX and entry.branch.allows(entry.items):
                 entry.apply(1)
                 taken.append(entry)
@@ -307,10 +307,10 @@ class _Search:
             yield reserved
         ids = heapq.merge(
             *(
-                self._known.nodes(branch.leaf, each)
+                self._known.nodes(branch.leaf, victim_rank)
                 for branch in branches
-                for each in ((rank,) if rank is not None else self._classes(branch))
-                if branch.priority_max is None or each[2] <= branch.priority_max
+                for victim_rank in ((rank,) if rank is not None else self._classes(branch))
+                if branch.priority_max is None or victim_rank[2] <= branch.priority_max
             )
         )
         last = ""
@@ -321,7 +321,7 @@ class _Search:
                 if node is not reserved:
                     yield node
 
-    def _compare(self, node: Node, rank: Class | None, found: _BestPlan) -> None:
+    def _compare(self, node: Node, rank: Class | None, best: _BestPlan) -> None:
         """Keeps the node if it is the best so far."""
         # 1. The node's shortages, and the victims that would help. They are the same for every class, so most nodes end
         #    here.
@@ -361,7 +361,7 @@ class _Search:
             dearest = chosen[-1].rank
             entries = [entry for entry in entries if entry.rank < dearest]
         if chosen:
-            found.take(self._cost(node, chosen), node, chosen)
+            best.take(self._cost(node, chosen), node, chosen)
 
     def _pool(self, node: Node) -> _NodeVictims | None:
         """The needs of the ask on the node, and the victims that could cover them; None: they cannot."""
@@ -393,12 +393,12 @@ class _Search:
                 continue
             shape = allocation.demand.shape
             key = (shape, branch, app if ledgers else None)
-            seen = alike.get(key)
-            if seen is None:
+            cached = alike.get(key)
+            if cached is None:
                 gains = gains_of(allocation, short, ledgers)
-                alike[key] = seen = (gains, relief_of(gains, needs) if branch.allows(shape.items) else 0.0)
-            if seen[1]:
-                entries.append(VictimUnit(allocation, branch, rank_of(allocation), *seen))
+                alike[key] = cached = (gains, relief_of(gains, needs) if branch.allows(shape.items) else 0.0)
+            if cached[1]:
+                entries.append(VictimUnit(allocation, branch, rank_of(allocation), *cached))
         for app, branch in gangs.items():
             gang = self._may_take(app, branch)
             if gang is not None:
@@ -434,14 +434,14 @@ class _Search:
     def _relieving(self, branches: list[VictimLeaf]) -> list[VictimUnit]:
         """The victims whose release relieves the exceeded limits, in order."""
         ledgers, needs = tuple(self._over), list(self._over.values())
-        found: list[VictimUnit] = []
+        units: list[VictimUnit] = []
         for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
-            best = heapq.nsmallest(ELSEWHERE_MAX - len(found), self._relieving_of(branches, rank, ledgers, needs))
+            best = heapq.nsmallest(ELSEWHERE_MAX - len(units), self._relieving_of(branches, rank, ledgers, needs))
             for relief, *_, allocation, branch, gains, gang in best:
-                found.append(VictimUnit(allocation, branch, rank, gains, -relief, gang))
-            if len(found) >= ELSEWHERE_MAX:
+                units.append(VictimUnit(allocation, branch, rank, gains, -relief, gang))
+            if len(units) >= ELSEWHERE_MAX:
                 break
-        return found
+        return units
 
     def _relieving_of(
         self, branches: list[VictimLeaf], rank: Class, ledgers: tuple[tuple[Ledger, int], ...], needs: list[int]
@@ -450,8 +450,8 @@ class _Search:
         for branch in branches:
             alike: dict[tuple[Application, Shape], tuple[tuple[int, ...], float]] = {}
             gangs: dict[Application, None] = {}
-            for held in self._known.victims(branch.leaf).get(rank, {}).values():
-                for allocation in held:
+            for allocations in self._known.victims(branch.leaf).get(rank, {}).values():
+                for allocation in allocations:
                     app = allocation.app
                     if app is None:
                         continue
@@ -461,12 +461,12 @@ class _Search:
                     if not self._is_victim(allocation, branch):
                         continue
                     shape = allocation.demand.shape
-                    seen = alike.get((app, shape))
-                    if seen is None:
+                    cached = alike.get((app, shape))
+                    if cached is None:
                         gains = gains_of(allocation, (), ledgers) if branch.allows(shape.items) else ()
-                        alike[app, shape] = seen = (gains, -relief_of(gains, needs) if gains else 0.0)
-                    if seen[1]:
-                        yield (seen[1], *age_of(allocation), allocation, branch, seen[0], None)
+                        alike[app, shape] = cached = (gains, -relief_of(gains, needs) if gains else 0.0)
+                    if cached[1]:
+                        yield (cached[1], *age_of(allocation), allocation, branch, cached[0], None)
             for app in gangs:
                 gang = self._may_take(app, branch)
                 if gang is not None:
@@ -526,10 +526,10 @@ class _BestPlan:
 
 def _together(stages: list[list[VictimLeaf]]) -> list[VictimLeaf]:
     """The branches of all rules. If several rules reach a leaf, the first rule's branch counts."""
-    found: dict[Queue, VictimLeaf] = {}
+    by_leaf: dict[Queue, VictimLeaf] = {}
     for branch in (branch for branches in stages for branch in branches):
-        found.setdefault(branch.leaf, branch)
-    return list(found.values())
+        by_leaf.setdefault(branch.leaf, branch)
+    return list(by_leaf.values())
 
 
 def _order(entry: VictimUnit) -> tuple[Any, ...]:

@@ -62,13 +62,13 @@ def whole_gang(app: Application, *, opted_out: bool, without: Container[Allocati
     if gang is None or gang.replacing:
         return None
     members = [
-        held
-        for held in app.allocations.values()
-        if held.demand.task_group and not held.releasing and held not in without
+        member
+        for member in app.allocations.values()
+        if member.demand.task_group and not member.releasing and member not in without
     ]
     if not members:
         return None
-    if not all(is_evictable(held) and (opted_out or held.demand.allow_preempt_self) for held in members):
+    if not all(is_evictable(member) and (opted_out or member.demand.allow_preempt_self) for member in members):
         return None
     return WholeGang(tuple(in_order(members)))
 
@@ -103,9 +103,9 @@ class PendingPreemptions:
         self.gangs: dict[str, dict[int, int]] = {}
         self._moves: dict[Ledger, dict[int, int]] = {}
         for allocation in _releasing(state, state.root):
-            why = allocation.preempted
-            asking = state.apps.get(why.app_id) if why is not None else None
-            self.add(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
+            record = allocation.preempted
+            asking = state.apps.get(record.app_id) if record is not None else None
+            self.add(allocation, asking.asks.get(record.key) if record is not None and asking is not None else None)
 
     def add(self, allocation: Allocation, ask: Ask | None) -> None:
         """Adds a released allocation, and the ask for which it was released if that ask still waits."""
@@ -144,9 +144,9 @@ class PendingPreemptions:
         for allocation in self.going.get(node.node_id, ()):
             for number, value in allocation.shape.items:
                 room[number] += value
-        for other in node.reservations:
-            if other is not ask and other in self.asks:
-                for number, value in other.shape.items:
+        for holder in node.reservations:
+            if holder is not ask and holder in self.asks:
+                for number, value in holder.shape.items:
                     room[number] -= value
         return room
 
@@ -156,11 +156,11 @@ class PendingPreemptions:
         The ask for which the gang goes takes the node that is reserved for it. The gang's room on other nodes is for
         all asks.
         """
-        for node_id, there in self.gangs.items():
+        for node_id, freed in self.gangs.items():
             node = nodes.get(node_id)
             if node is not None and node.usable and not node.reservations:
                 available = node.available
-                if all(value <= available[number] + there.get(number, 0) for number, value in ask.shape.items):
+                if all(value <= available[number] + freed.get(number, 0) for number, value in ask.shape.items):
                     return True
         return False
 
@@ -204,9 +204,9 @@ class VictimCache:
 
     def victims(self, leaf: Queue) -> ByClass:
         """The leaf's allocations that may go, by class and node id."""
-        found = self._leaves.get(leaf)
-        if found is None:
-            self._leaves[leaf] = found = {}
+        by_class = self._leaves.get(leaf)
+        if by_class is None:
+            self._leaves[leaf] = by_class = {}
             whole = leaf.policy.gangs_preempted_whole
             for app in (self._apps[app_id] for app_id in leaf.applications):
                 is_gang = whole and app.gang is not None
@@ -214,15 +214,15 @@ class VictimCache:
                     if is_gang and allocation.demand.task_group:
                         continue
                     if is_evictable(allocation) and (self.opted_out or allocation.demand.allow_preempt_self):
-                        nodes = found.setdefault(rank_of(allocation), {})
+                        nodes = by_class.setdefault(rank_of(allocation), {})
                         nodes.setdefault(allocation.node_id, []).append(allocation)
                 gang = self.gang(app) if is_gang else None
                 if gang is not None:
-                    nodes = found.setdefault(gang.rank, {})
+                    nodes = by_class.setdefault(gang.rank, {})
                     for member in gang.members:
                         self._ranks[member] = gang.rank
                         nodes.setdefault(member.node_id, []).append(member)
-        return found
+        return by_class
 
     def gang(self, app: Application) -> WholeGang | None:
         """The application's gang, if it may go as a whole; see :func:`whole_gang`."""
@@ -232,10 +232,10 @@ class VictimCache:
 
     def nodes(self, leaf: Queue, rank: Class) -> list[str]:
         """The ids of the nodes with the leaf's allocations of one class, in order."""
-        found = self._nodes.get((leaf, rank))
-        if found is None:
-            self._nodes[leaf, rank] = found = sorted(self.victims(leaf).get(rank, ()))
-        return found
+        node_ids = self._nodes.get((leaf, rank))
+        if node_ids is None:
+            self._nodes[leaf, rank] = node_ids = sorted(self.victims(leaf).get(rank, ()))
+        return node_ids
 
     def forget(self, released: list[Allocation]) -> None:
         """Forgets released allocations; of gangs that go as a whole, all members are in ``released``."""
@@ -282,9 +282,9 @@ class VictimCache:
 def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
     """By class, the amounts that the node's allocations of this class and lower classes hold together."""
     by_class: dict[Class, list[Items]] = {}
-    for held in node.allocations.values():
-        if is_evictable(held):
-            by_class.setdefault(rank_of(held), []).append(held.demand.shape.items)
+    for allocation in node.allocations.values():
+        if is_evictable(allocation):
+            by_class.setdefault(rank_of(allocation), []).append(allocation.demand.shape.items)
     together = [0] * len(node.available)
     sums = []
     for rank in sorted(by_class):
@@ -296,21 +296,21 @@ def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
 
 def victim_cache(state: PartitionState) -> VictimCache:
     """The known data of the partition in its present state."""
-    found: VictimCache | None = state.known_victims
-    if found is None or found.version != state.version:
-        state.known_victims = found = VictimCache(state)
-    return found
+    cache: VictimCache | None = state.known_victims
+    if cache is None or cache.version != state.version:
+        state.known_victims = cache = VictimCache(state)
+    return cache
 
 
 def carry_over(state: PartitionState, version: int, ask: Ask, released: list[Allocation]) -> None:
     """Keeps the known data, without the allocations that were released for the ask. Nothing else changed since the
     version.
     """
-    found: VictimCache | None = state.known_victims
-    if found is not None and found.version == version:
-        found.version = state.version
-        found.noes.clear()
-        found.searches = 0
-        found.forget(released)
+    cache: VictimCache | None = state.known_victims
+    if cache is not None and cache.version == version:
+        cache.version = state.version
+        cache.noes.clear()
+        cache.searches = 0
+        cache.forget(released)
         for allocation in released:
-            found.underway.add(allocation, ask)
+            cache.underway.add(allocation, ask)

@@ -66,11 +66,11 @@ class UserLimits:
         """All limits, in the configuration's order: by (queue's path, name of user or group, whether it is a
         group's).
         """
-        found: dict[tuple[str, str, bool], LimitConfig] = {}
+        limits: dict[tuple[str, str, bool], LimitConfig] = {}
         for path, standing in self._at.items():
-            found.update(((path, user, False), limit) for user, limit in standing.users.items())
-            found.update(((path, group, True), limit) for group, limit in standing.groups.items())
-        return found
+            limits.update(((path, user, False), limit) for user, limit in standing.users.items())
+            limits.update(((path, group, True), limit) for group, limit in standing.groups.items())
+        return limits
 
     def limit_of(self, path: str, who: str, *, group: bool) -> LimitConfig | None:
         """The limit that holds for a user or a group at a queue; None: there is none."""
@@ -137,13 +137,13 @@ class UserLimits:
 
     def trackers_of(self, leaf: Queue, user: str, group: str) -> tuple[Tracker, ...] | None:
         """The trackers of a user ("": not limited) and a group ("": not limited); None: they are not in use."""
-        found = []
+        trackers = []
         for path, who, _, is_group in self._ledgers(leaf, user, group):
             tracker = self._trackers.get((path, who, is_group))
             if tracker is None:
                 return None
-            found.append(tracker)
-        return tuple(found)
+            trackers.append(tracker)
+        return tuple(trackers)
 
     def limits_on(
         self, leaf: Queue, user: str, groups: tuple[str, ...]

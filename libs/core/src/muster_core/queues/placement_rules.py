@@ -79,14 +79,14 @@ def resolve_queue(
                 return Placement(path)
         if not last and DEFAULT_PATH in state.queues and _takes(state, DEFAULT_PATH, application):
             return Placement(DEFAULT_PATH)
-    except _Rejected as why:
-        return Placement(last, str(why))
-    asked = (
+    except _Rejected as rejection:
+        return Placement(last, str(rejection))
+    hint = (
         f" (queue {requested[:_SHOWN_MAX]!r}: it must exist or may be created, be an active leaf, and "
         f"allow user {user!r})"
     )
     rejected = "" if last else "application rejected: "
-    return Placement(last, f"{rejected}no placement rule matched" + (asked if requested else ""))
+    return Placement(last, f"{rejected}no placement rule matched" + (hint if requested else ""))
 
 
 def path_of(state: PartitionState, queue: str) -> tuple[str, str]:
@@ -96,18 +96,18 @@ def path_of(state: PartitionState, queue: str) -> tuple[str, str]:
     """
     path = queue.lower()
     path = path if path.startswith(_QUALIFIED) or path == ROOT else f"{ROOT}.{path}"
-    found = state.queues.get(path)
-    if found is None or path == INDEPENDENT_PATH:
+    target = state.queues.get(path)
+    if target is None or path == INDEPENDENT_PATH:
         try:
             _check_path(path)
-        except _Rejected as why:
-            return "", str(why)
-        found = _nearest(state, path)
-        if found.leaf:
-            return "", f"queue {path}: {found.path} is a leaf"
-    elif not found.leaf:
+        except _Rejected as rejection:
+            return "", str(rejection)
+        target = _nearest(state, path)
+        if target.leaf:
+            return "", f"queue {path}: {target.path} is a leaf"
+    elif not target.leaf:
         return "", f"queue {path} is not a leaf"
-    return (path, "") if found.state is QueueState.ACTIVE else ("", f"queue {found.path} is {found.state.lower()}")
+    return (path, "") if target.state is QueueState.ACTIVE else ("", f"queue {target.path} is {target.state.lower()}")
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
@@ -197,16 +197,16 @@ def _takes(state: PartitionState, path: str, application: _Application) -> bool:
 def _may_submit(queue: Queue, application: _Application) -> bool:
     user, groups = application.user, application.groups
     return any(
-        (each.submit_acl and acl.allows(each.submit_acl, user, groups))
-        or (each.admin_acl and acl.allows(each.admin_acl, user, groups))
-        for each in queue.ancestry
+        (ancestor.submit_acl and acl.allows(ancestor.submit_acl, user, groups))
+        or (ancestor.admin_acl and acl.allows(ancestor.admin_acl, user, groups))
+        for ancestor in queue.ancestry
     )
 
 
 def _nearest(state: PartitionState, path: str) -> Queue:
     while path:
         path = path.rpartition(".")[0]
-        found = state.queues.get(path)
-        if found is not None:
-            return found
+        queue = state.queues.get(path)
+        if queue is not None:
+            return queue
     return state.root

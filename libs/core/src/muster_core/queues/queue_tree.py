@@ -70,16 +70,16 @@ class QueueTree:
         count = 0
         waiting = [(config, parent, inherited)]
         while waiting:
-            each, above, texts = waiting.pop()
-            leaf = above is not None and not (each.queues or each.parent)
-            queue = Queue(self._state.types, each.name.lower(), above, leaf=leaf, managed=True)
-            self.configure_queue(queue, each, texts)
+            queue_config, above, texts = waiting.pop()
+            leaf = above is not None and not (queue_config.queues or queue_config.parent)
+            queue = Queue(self._state.types, queue_config.name.lower(), above, leaf=leaf, managed=True)
+            self.configure_queue(queue, queue_config, texts)
             self.attach(queue)
             if first is None:
                 first = queue
-            if each.queues:
+            if queue_config.queues:
                 passed_on = properties.inherited(queue.properties)
-                waiting += [(child, queue, passed_on) for child in reversed(each.queues)]
+                waiting += [(child, queue, passed_on) for child in reversed(queue_config.queues)]
             count += 1
             if not count % SOME:
                 yield
@@ -130,13 +130,15 @@ class QueueTree:
         detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
         out.add_event(EventType.QUEUE, EventChange.ADD, detail, queue.path, now_ns=now_ns)
         dispute = self._external.limit_conflict(queue)
-        for quantities, what, message in (
+        for quantities, limit_detail, message in (
             (queue.maximum, EventDetail.QUEUE_MAX, dispute),
             (queue.guaranteed, EventDetail.QUEUE_GUARANTEED, ""),
         ):
             if quantities is not None:
                 by_name = queue.by_name(quantities)
-                out.add_event(EventType.QUEUE, EventChange.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
+                out.add_event(
+                    EventType.QUEUE, EventChange.SET, limit_detail, queue.path, "", by_name, message, now_ns=now_ns
+                )
         out.mark_changed(queue, self._state.name)
         self._external.on_queue_added(queue, out)
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 class Preemptor(Protocol):
     """The part that preempts allocations."""
 
-    def preempt(self, allocation: Allocation, why: PreemptionRecord, message: str, out: Outcome, now_ns: int) -> None:
+    def preempt(
+        self, allocation: Allocation, record: PreemptionRecord, message: str, out: Outcome, now_ns: int
+    ) -> None:
         """Releases an allocation by preemption."""
 
 
@@ -97,11 +99,11 @@ def on_usage_changed(
 
 def on_deadline(state: PartitionState, releases: Preemptor, queue: Queue, out: Outcome, now_ns: int) -> None:
     """Cuts the queue back, once, because its deadline has come. Queues above it that are due, too, are cut first."""
-    for each in reversed(queue.ancestry):
-        if 0 < each.quota_ns <= now_ns and state.deciding:
-            _set(state, each, 0, out)
-            if delay_ns(state, each) and is_over(each):
-                _cut(state, releases, each, out, now_ns)
+    for ancestor in reversed(queue.ancestry):
+        if 0 < ancestor.quota_ns <= now_ns and state.deciding:
+            _set(state, ancestor, 0, out)
+            if delay_ns(state, ancestor) and is_over(ancestor):
+                _cut(state, releases, ancestor, out, now_ns)
 
 
 def rearm(state: PartitionState) -> None:

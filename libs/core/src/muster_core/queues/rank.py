@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from muster_core.model.queue import Queue
 
 
-def outranks(ask: Ask, other: Ask) -> bool:
+def outranks(ask: Ask, rival: Ask) -> bool:
     """Whether the ask has the better right to a node than the other one."""
-    own, others = ask.app.queue, other.app.queue
-    priority, other_priority = ask.demand.priority, other.demand.priority
-    if own is not others:
-        below, others_below = _apart(own, others)
+    own, rival_queue = ask.app.queue, rival.app.queue
+    priority, rival_priority = ask.demand.priority, rival.demand.priority
+    if own is not rival_queue:
+        below, rival_below = _apart(own, rival_queue)
         if _is_within_guarantee(ask, below):
-            if not _is_below_guarantee(other, others_below):
+            if not _is_below_guarantee(rival, rival_below):
                 return True
-        elif _is_within_guarantee(other, others_below) and not _is_below_guarantee(ask, below):
+        elif _is_within_guarantee(rival, rival_below) and not _is_below_guarantee(ask, below):
             return False
         priority = _lifted(priority, below)
-        other_priority = _lifted(other_priority, others_below)
-    if priority != other_priority:
-        return priority > other_priority
-    return ask.age < other.age
+        rival_priority = _lifted(rival_priority, rival_below)
+    if priority != rival_priority:
+        return priority > rival_priority
+    return ask.age < rival.age
 
 
 def may_take_over(ask: Ask, holder: Ask) -> bool:
@@ -83,9 +83,9 @@ def may_use(ask: Ask, node: Node) -> bool:
     return True
 
 
-def _apart(one: Queue, other: Queue) -> tuple[list[Queue], list[Queue]]:
+def _apart(first: Queue, second: Queue) -> tuple[list[Queue], list[Queue]]:
     """The queues from each of two leaves up to, but without, the first queue that they share."""
-    ancestry, others = list(one.ancestry), list(other.ancestry)
+    ancestry, others = list(first.ancestry), list(second.ancestry)
     while ancestry[-1] is others[-1]:
         ancestry.pop()
         others.pop()
@@ -105,15 +105,15 @@ def _lifted(priority: int, queues: list[Queue]) -> int:
 
 def _is_within_guarantee(ask: Ask, queues: list[Queue]) -> bool:
     """Whether, of each type of the ask that has a guarantee, the nearest queue with one keeps to it with the ask."""
-    found = False
+    has_guarantee = False
     for number, value in ask.demand.shape.items:
         for queue in queues:
             if queue.guaranteed is not None and (least := queue.guaranteed.get(number)) is not None:
                 if queue.allocated[number] + value > least:
                     return False
-                found = True
+                has_guarantee = True
                 break
-    return found
+    return has_guarantee
 
 
 def _is_below_guarantee(ask: Ask, queues: list[Queue]) -> bool:

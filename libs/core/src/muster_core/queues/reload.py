@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 def conflicts(partition: Partition, config: PartitionConfig) -> list[str]:
     """Why the configuration cannot be applied to the present partition; empty: it can."""
-    found: list[str] = []
+    problems: list[str] = []
     types = {*partition.types.names, *types_named(config)}
     if partition.types.bounded and len(types) > TYPES_MAX:
-        found.append(f"partition {partition.name}: {len(types)} resource types, expected at most {TYPES_MAX}")
+        problems.append(f"partition {partition.name}: {len(types)} resource types, expected at most {TYPES_MAX}")
     for path, queue_config, leaf in _walk(config.root, ""):
         queue = partition.queues.get(path)
         if queue is None or queue.leaf == leaf:
             continue
         busy = sum(len(below.applications) for below in _subtree(queue))
         if busy:
-            wanted = "a leaf" if leaf else "a parent"
-            found.append(f"queue {queue_config.name} ({path}) has {busy} applications and cannot become {wanted}")
-    return found
+            kind = "a leaf" if leaf else "a parent"
+            problems.append(f"queue {queue_config.name} ({path}) has {busy} applications and cannot become {kind}")
+    return problems
 
 
 def removal_obstacles(partition: Partition) -> list[str]:

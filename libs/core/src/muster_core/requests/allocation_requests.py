@@ -71,30 +71,32 @@ class AllocationRequests:
         if not any(item.quantities.values()):
             reject(item, "allocation contains no resources", out)
             return
-        if (said := item.tags.get(SCOPE_TAG) if item.tags else None) is not None and said.strip().lower() not in SCOPES:
-            reject(item, f"allocationTags[{SCOPE_TAG!r}]: {said[:SHOWN_MAX]!r}, expected {', '.join(SCOPES)}", out)
+        if (
+            scope_tag := item.tags.get(SCOPE_TAG) if item.tags else None
+        ) is not None and scope_tag.strip().lower() not in SCOPES:
+            reject(item, f"allocationTags[{SCOPE_TAG!r}]: {scope_tag[:SHOWN_MAX]!r}, expected {', '.join(SCOPES)}", out)
             return
         if item.wanted < 1:
             reject(item, f"maxAllocations is {item.wanted}, expected at least 1", out)
             return
         old = app.asks.get(item.key) if app is not None else None
-        made = old.allocated if old is not None else app.allocated_count(item.key) if app is not None else 0
-        if problem := _quota_problem(partition, app, item, old, made):
+        allocated = old.allocated if old is not None else app.allocated_count(item.key) if app is not None else 0
+        if problem := _quota_problem(partition, app, item, old, allocated):
             reject(item, problem, out)
             return
         shape = partition.types.shape(item.quantities)
         if app is None or app.independent:
             app, item = self._independent(partition, out, now_ns), _without_gang(item)
-        if made:
+        if allocated:
             self._change_held(partition, app, item, shape, out, now_ns)
-        if made >= item.wanted:  # the request is met: further pending allocations are not wanted any more
+        if allocated >= item.wanted:  # the request is met: further pending allocations are not wanted any more
             if old is not None:
                 partition.asks.remove_ask(old, out, now_ns, EventDetail.APP_REQUEST)
                 partition.lifecycle.complete_if_idle(app, out, now_ns)
             return
         submission = old.submission if old is not None else self._submission()
         demand = item_conversion.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
-        ask = Ask(app, demand, item.wanted - made, made)
+        ask = Ask(app, demand, item.wanted - allocated, allocated)
         if old is not None:
             demand.admitted_ns = old.demand.admitted_ns  # it has waited since then
             if old.pending == ask.pending and old.demand.same_as(demand):
@@ -140,14 +142,14 @@ class AllocationRequests:
             reject(item, problem, out)
             return
         shape = partition.types.shape(item.quantities)
-        said_for = item.app_id
+        reported_app_id = item.app_id
         if not foreign and (app is None or app.independent):
             app, item = self._independent(partition, out, now_ns), _without_gang(item)
         old = partition.foreign.get(item.key) if app is None else _reported_before(app, item)
-        other = _with_uuid_of(app, item, old) if app is not None and item.uuid else None
-        if other is not None:
-            why = f"UUID {item.uuid} is that of allocation {other.key} of application {other.app_id} already"
-            reject(replace(item, app_id=said_for), f"allocation {item.key}: {why}", out)
+        duplicate = _with_uuid_of(app, item, old) if app is not None and item.uuid else None
+        if duplicate is not None:
+            reason = f"UUID {item.uuid} is that of allocation {duplicate.key} of application {duplicate.app_id} already"
+            reject(replace(item, app_id=reported_app_id), f"allocation {item.key}: {reason}", out)
             return
         if old is not None:
             demand = item_conversion.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
@@ -167,11 +169,11 @@ class AllocationRequests:
             )  # each allocation of an ask with repeats has its own UUID
             if not allocation.uuid:  # previous generation: the scheduler makes missing ids
                 allocation.uuid = made_uuid(allocation.submission, 0, now_ns)
-            if (asked := app.asks.get(item.key)) is not None:
-                if asked.notified:
-                    partition.notifications.on_allocated(asked, out, now_ns)
-                partition.announcements.ask_changed(asked, None, out, now_ns)
-                partition.asks.remove_ask(asked, out, now_ns, None)
+            if (ask := app.asks.get(item.key)) is not None:
+                if ask.notified:
+                    partition.notifications.on_allocated(ask, out, now_ns)
+                partition.announcements.ask_changed(ask, None, out, now_ns)
+                partition.asks.remove_ask(ask, out, now_ns, None)
             partition.recovery.adopt(allocation, out, now_ns)
         if app.state is AppState.FAILING:
             partition.releases.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
@@ -184,16 +186,16 @@ class AllocationRequests:
         (So the outcome does not depend on how many allocations the ask had when it was sent again. The allocations'
         role in their gang does not change.)
         """
-        for held in app.allocations_of(item.key):
-            said = replace(
+        for allocation in app.allocations_of(item.key):
+            updated = replace(
                 item,
-                task_group=held.task_group,
-                placeholder=held.placeholder,
-                previous_generation=held.previous_generation,
+                task_group=allocation.task_group,
+                placeholder=allocation.placeholder,
+                previous_generation=allocation.previous_generation,
             )
-            demand = item_conversion.demand_of(said, shape, held.submission, held.created_ns)
-            if not demand.same_as(held.demand) or outlives(held, demand.execution_timeout_ms):
-                partition.recovery.change(held, demand, held.node_id, "", out, now_ns, echo=False)
+            demand = item_conversion.demand_of(updated, shape, allocation.submission, allocation.created_ns)
+            if not demand.same_as(allocation.demand) or outlives(allocation, demand.execution_timeout_ms):
+                partition.recovery.change(allocation, demand, allocation.node_id, "", out, now_ns, echo=False)
 
     def _independent(self, partition: Partition, out: Outcome, now_ns: int) -> Application:
         """The scheduler's own application for independent allocations, created when needed."""
@@ -220,8 +222,8 @@ class AllocationRequests:
         else:
             app = partition.live_application(item.app_id or INDEPENDENT)
             if app is None:
-                why = f"application {item.app_id} does not exist: there is nothing to release"
-                _acknowledge(item, partition.name, why, out)
+                reason = f"application {item.app_id} does not exist: there is nothing to release"
+                _acknowledge(item, partition.name, reason, out)
             elif app.source:
                 _acknowledge(item, partition.name, f"{_of_source(app)}: nothing is released", out)
             else:
@@ -315,13 +317,13 @@ class AllocationRequests:
             partition.gangs.complete_replacement(allocation, out, now_ns)
 
     def _ask_again(
-        self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
+        self, partition: Partition, app: Application, allocation: Allocation, message: str, out: Outcome, now_ns: int
     ) -> None:
         """Makes an allocation that the RM could not start a pending ask again. The application keeps its state."""
-        old = app.asks.get(held.key)
-        made = app.allocated_count(held.key) if old is None else old.allocated
+        old = app.asks.get(allocation.key)
+        allocated = app.allocated_count(allocation.key) if old is None else old.allocated
         partition.releases.release(
-            held,
+            allocation,
             Termination.SCHEDULING_FAILED_ON_RM,
             message,
             EventDetail.ALLOC_CANCEL,
@@ -330,8 +332,8 @@ class AllocationRequests:
             tell=False,
             completing=False,
         )
-        demand = replace(held.demand, submission=self._submission(), changed_ns=0)
-        ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
+        demand = replace(allocation.demand, submission=self._submission(), changed_ns=0)
+        ask = Ask(app, demand, 1 if old is None else old.pending + 1, allocated - 1)
         partition.announcements.ask_changed(old, ask, out, now_ns, message)
         if old is not None:
             ask.notified = old.notified
@@ -348,57 +350,59 @@ class AllocationRequests:
                 foreign, Termination.STOPPED_BY_RM, item.message, EventDetail.ALLOC_CANCEL, out, now_ns
             )
             return
-        what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"
+        subject = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"
         kind = "ask" if item.ask_only else "allocation" if item.uuid else "foreign allocation"
-        _acknowledge(item, partition.name, f"there is no {kind} with {what}: there is nothing to release", out)
+        _acknowledge(item, partition.name, f"there is no {kind} with {subject}: there is nothing to release", out)
 
 
-def _quota_problem(partition: Partition, app: Application | None, item: AskItem, old: Ask | None, made: int) -> str:
+def _quota_problem(
+    partition: Partition, app: Application | None, item: AskItem, old: Ask | None, allocated: int
+) -> str:
     """Why the RM's quotas have no room for an ask; "": they have.
 
     :param old: the pending ask that it replaces.
-    :param made: the number of allocations that it has.
+    :param allocated: the number of allocations that it has.
     """
-    more = max(item.wanted - made, 0)
+    more = max(item.wanted - allocated, 0)
     more_text = text_bytes(item.tags) * more if item.tags else 0
     if old is not None:
         more -= old.pending
         more_text -= text_bytes(old.tags) * old.pending
-    if made and app is not None:
-        each = text_bytes(item.tags)
-        more_text += sum(each - text_bytes(held.tags) for held in app.allocations_of(item.key))
+    if allocated and app is not None:
+        tag_bytes = text_bytes(item.tags)
+        more_text += sum(tag_bytes - text_bytes(allocation.tags) for allocation in app.allocations_of(item.key))
     problem = partition.quotas.asks_problem(more, more_text)
     return f"allocation {item.key}: {problem}" if problem else ""
 
 
 def _adoption_problem(partition: Partition, app: Application | None, item: AskItem, *, foreign: bool) -> str:
     """Why the RM's quotas have no room for an allocation that runs; "": they have."""
-    known = _reported_before(app, item) if app is not None else None
-    old = partition.foreign.get(item.key) if foreign else known
-    asked = app.asks.get(item.key) if app is not None and old is None else None
+    existing = _reported_before(app, item) if app is not None else None
+    old = partition.foreign.get(item.key) if foreign else existing
+    ask = app.asks.get(item.key) if app is not None and old is None else None
     text = text_bytes(item.tags) if item.tags else 0
     if old is not None:
         text -= text_bytes(old.tags)
-    elif asked is not None:
-        text -= text_bytes(asked.tags) * asked.pending
+    elif ask is not None:
+        text -= text_bytes(ask.tags) * ask.pending
     quotas = partition.quotas
-    problem = "" if old is not None or asked is not None else quotas.problem(QuotaKind.ALLOCATIONS, 1)
+    problem = "" if old is not None or ask is not None else quotas.problem(QuotaKind.ALLOCATIONS, 1)
     problem = problem or quotas.problem(QuotaKind.TEXT_BYTES, text)
     return f"allocation {item.key}: {problem}" if problem else ""
 
 
-def _as_far_as_said(item: AskItem, held: Allocation) -> AskItem:
+def _as_far_as_said(item: AskItem, allocation: Allocation) -> AskItem:
     """Properties for which an allocation's message has no field stay as its ask had them."""
-    timeout_ms = item.execution_timeout_ms or held.execution_timeout_ms
-    item = replace(item, execution_timeout_ms=timeout_ms, previous_generation=held.previous_generation)
-    if not held.previous_generation:
+    timeout_ms = item.execution_timeout_ms or allocation.execution_timeout_ms
+    item = replace(item, execution_timeout_ms=timeout_ms, previous_generation=allocation.previous_generation)
+    if not allocation.previous_generation:
         return item
     return replace(
         item,
-        originator=held.originator,
-        allow_preempt_self=held.allow_preempt_self,
-        allow_preempt_other=held.allow_preempt_other,
-        has_preemption_policy=held.has_preemption_policy,
+        originator=allocation.originator,
+        allow_preempt_self=allocation.allow_preempt_self,
+        allow_preempt_other=allocation.allow_preempt_other,
+        has_preemption_policy=allocation.has_preemption_policy,
     )
 
 
@@ -414,9 +418,9 @@ def _acknowledge(item: ReleaseItem, partition: str, message: str, out: Outcome, 
 
 
 def _nothing_there(app: Application, item: ReleaseItem) -> str:
-    what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else ""
+    subject = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else ""
     kind = "ask" if item.ask_only else "allocation"
-    has = f"has no {kind} with {what}" if what else f"has no {kind}"
+    has = f"has no {kind} with {subject}" if subject else f"has no {kind}"
     if item.termination in _KEEPING and not item.ask_only and item.key in app.asks:
         has += f", and {item.termination.name} keeps its ask"
     return f"application {app.app_id} {has}: there is nothing to release"
@@ -426,9 +430,9 @@ def _reported_before(app: Application, item: AskItem) -> Allocation | None:
     """The allocation that the RM reports again: found by its UUID, else by its key. Another UUID is another
     allocation.
     """
-    for held in app.by_uuid.get(item.uuid, ()) if item.uuid else ():
-        if held.key == item.key:
-            return held
+    for allocation in app.by_uuid.get(item.uuid, ()) if item.uuid else ():
+        if allocation.key == item.key:
+            return allocation
     first = app.allocations.get(unique_key(item.key, 0))
     return first if first is not None and (not item.uuid or first.uuid in ("", item.uuid)) else None
 
@@ -459,21 +463,21 @@ def _allocations_of(app: Application, item: ReleaseItem) -> Generator[None, None
 
 def _add_gained(ended: Sequence[Allocation], item: ReleaseItem, gained: list[str]) -> Steps:
     keeps = item.termination in _KEEPING
-    for count, held in enumerate(ended, 1):
-        if held.replaced_by or keeps:
-            gained.append(held.replaced_by or held.key)
+    for count, allocation in enumerate(ended, 1):
+        if allocation.replaced_by or keeps:
+            gained.append(allocation.replaced_by or allocation.key)
         if not count % LIGHT_STEP:
             yield
 
 
 def _releasing(allocations: Sequence[Allocation]) -> Generator[None, None, list[Allocation]]:
-    found: list[Allocation] = []
+    releasing: list[Allocation] = []
     for count, allocation in enumerate(allocations, 1):
         if allocation.releasing:
-            found.append(allocation)
+            releasing.append(allocation)
         if not count % LIGHT_STEP:
             yield
-    return found
+    return releasing
 
 
 def _owner_problem(partition: Partition, app: Application | None, item: AskItem) -> str:
@@ -482,9 +486,9 @@ def _owner_problem(partition: Partition, app: Application | None, item: AskItem)
     :param app: the live application with this id; for an item of no application, the scheduler's own, if it exists.
     """
     if not item.app_id:
-        held = partition.foreign.get(item.key)
-        on = f" on node {held.node_id}" if held is not None else ""
-        return f"allocation {item.key} is a foreign one{on}: release it first" if held is not None else ""
+        foreign = partition.foreign.get(item.key)
+        on = f" on node {foreign.node_id}" if foreign is not None else ""
+        return f"allocation {item.key} is a foreign one{on}: release it first" if foreign is not None else ""
     if app is None or app.independent:
         return f"failed to find application {item.app_id}"
     return _of_source(app) if app.source else ""

@@ -99,8 +99,8 @@ class ApplicationRequests:
             partition.queue_tree.limit_dynamic_queue(queue, *quota, out, now_ns)
         partition.gangs.review_timeout(app, out, now_ns)
         out.facts.append(AcceptedApplication(app.app_id))
-        why = f"taken into {queue.path}, since it must be: {'; '.join(reasons)}" if reasons else ""
-        announce(app, why, out, now_ns)
+        reason = f"taken into {queue.path}, since it must be: {'; '.join(reasons)}" if reasons else ""
+        announce(app, reason, out, now_ns)
         return ""
 
     def remove(self, partition_text: str, app_id: str, out: Outcome, now_ns: int) -> Steps:

@@ -23,32 +23,41 @@ ANEW = "the resource manager registered again"
 FORGOTTEN = "an operator had the resource manager forgotten"
 
 
-def emit_app_ended(app: Application, out: Outcome, now_ns: int, why: str, pace: Pace) -> Steps:
+def emit_app_ended(app: Application, out: Outcome, now_ns: int, reason: str, pace: Pace) -> Steps:
     """Adds the events of an application's asks and allocations, which all end.
 
     :param pace: counts the asks and allocations of all applications that end together: many small ones are a step, too.
     """
     asks = yield from asks_in_steps(app.asks.values())
     for ask in emptied(asks):
-        _end_reservation(ask, out, now_ns, why)
-        AllocationFacts.ask_event(EventChange.REMOVE, EventDetail.REQUEST_CANCEL, ask, out, now_ns, why)
+        _end_reservation(ask, out, now_ns, reason)
+        AllocationFacts.ask_event(EventChange.REMOVE, EventDetail.REQUEST_CANCEL, ask, out, now_ns, reason)
         if pace.is_over():
             yield
     allocations = yield from ordered_in_steps(app.allocations.values())
-    for held in emptied(allocations):
-        key, shape = held.key, held.shape
+    for allocation in emptied(allocations):
+        key, shape = allocation.key, allocation.shape
         out.add_event(
-            EventType.APP, EventChange.REMOVE, EventDetail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns
+            EventType.APP, EventChange.REMOVE, EventDetail.ALLOC_CANCEL, app.app_id, key, shape, reason, now_ns=now_ns
         )
         out.add_event(
-            EventType.NODE, EventChange.REMOVE, EventDetail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns
+            EventType.NODE,
+            EventChange.REMOVE,
+            EventDetail.NODE_ALLOC,
+            allocation.node_id,
+            key,
+            shape,
+            reason,
+            now_ns=now_ns,
         )
         usage_events(app, EventChange.REMOVE, shape, out, now_ns)
         if pace.is_over():
             yield
 
 
-def emit_totals_ended(partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, why: str) -> Steps:
+def emit_totals_ended(
+    partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, reason: str
+) -> Steps:
     """Adds the events of everything reserved, pending and allocated: one event for each sum, without ask or allocation
     ids.
     """
@@ -61,7 +70,7 @@ def emit_totals_ended(partition: Partition, apps: Sequence[Application], out: Ou
     pace, light = Pace(), Pace(LIGHT_STEP)
     for app in apps:
         for ask in app.asks.values():
-            _end_reservation(ask, out, now_ns, why)
+            _end_reservation(ask, out, now_ns, reason)
             if light.is_over():
                 yield
         if pace.is_over():
@@ -69,24 +78,26 @@ def emit_totals_ended(partition: Partition, apps: Sequence[Application], out: Ou
         if any(app.pending):
             sums[EventType.APP, EventDetail.REQUEST_CANCEL, app.app_id, ""] = app.pending
         # (Not the applications' and nodes' own sums: these may include proposals.)
-        for held in app.allocations.values():
+        for allocation in app.allocations.values():
             if pace.is_over():
                 yield
-            count(EventType.APP, EventDetail.ALLOC_CANCEL, app.app_id, "", held.shape)
-            count(EventType.NODE, EventDetail.NODE_ALLOC, held.node_id, "", held.shape)
+            count(EventType.APP, EventDetail.ALLOC_CANCEL, app.app_id, "", allocation.shape)
+            count(EventType.NODE, EventDetail.NODE_ALLOC, allocation.node_id, "", allocation.shape)
             if app.user:
-                count(EventType.USERGROUP, EventDetail.UG_USER_RESOURCE, app.user, app.queue.path, held.shape)
+                count(EventType.USERGROUP, EventDetail.UG_USER_RESOURCE, app.user, app.queue.path, allocation.shape)
             if app.user_group:
-                count(EventType.USERGROUP, EventDetail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, held.shape)
+                count(
+                    EventType.USERGROUP, EventDetail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, allocation.shape
+                )
     for (about, detail, object_id, reference_id), vector in sums.items():
-        message = "" if about is EventType.USERGROUP else why
+        message = "" if about is EventType.USERGROUP else reason
         quantities = partition.types.quantities(vector)
         out.add_event(about, EventChange.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
         if pace.is_over():
             yield
 
 
-def _end_reservation(ask: Ask, out: Outcome, now_ns: int, why: str) -> None:
+def _end_reservation(ask: Ask, out: Outcome, now_ns: int, reason: str) -> None:
     if ask.reserved_node:
         change, detail, node_id = EventChange.REMOVE, EventDetail.NODE_RESERVATION, ask.reserved_node
-        out.add_event(EventType.NODE, change, detail, node_id, ask.key, ask.shape, why, now_ns=now_ns)
+        out.add_event(EventType.NODE, change, detail, node_id, ask.key, ask.shape, reason, now_ns=now_ns)

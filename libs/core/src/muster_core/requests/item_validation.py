@@ -16,17 +16,17 @@ class NegativeQuantity(ValueError):
     """A quantity below zero."""
 
 
-def refuse_negative(what: str, *resources: dict[str, int]) -> None:
+def refuse_negative(subject: str, *resources: dict[str, int]) -> None:
     for quantities in resources:
         for name, value in quantities.items():
             if value < 0:
-                raise NegativeQuantity(f"{what} contains negative resources: {name} {value}")
+                raise NegativeQuantity(f"{subject} contains negative resources: {name} {value}")
 
 
 def reject(item: AskItem, reason: str, out: Outcome) -> None:
     """Rejects an item with its own names. In both generations, an item with a node is an allocation."""
-    asked = item.previous_generation and not item.node_id
-    out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))
+    is_ask = item.previous_generation and not item.node_id
+    out.facts.append(RejectedAsk(item.key, item.app_id, reason, is_ask))
 
 
 def begin(partition: Partition, app: Application, out: Outcome, now_ns: int) -> None:
@@ -37,11 +37,11 @@ def begin(partition: Partition, app: Application, out: Outcome, now_ns: int) -> 
     out.mark_changed(app, partition.name)
 
 
-def announce(app: Application, why: str, out: Outcome, now_ns: int) -> None:
-    """Adds the events of a new application. ``why``: the reason if it was accepted differently from what it asked
-    for.
+def announce(app: Application, reason: str, out: Outcome, now_ns: int) -> None:
+    """Adds the events of a new application. ``reason``: why it was accepted differently from what it asked for; "":
+    it was not.
     """
-    out.add_event(EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns)
+    out.add_event(EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=reason, now_ns=now_ns)
     out.add_event(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
     out.add_event(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, app.queue.path, app.app_id, now_ns=now_ns)
     link_event(app, app.user_group, EventChange.SET, out, now_ns)

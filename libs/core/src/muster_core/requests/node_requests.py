@@ -57,11 +57,13 @@ class NodeRequests:
             if not count % STEP:
                 yield
             if reason or partition is None or item.action is NodeAction.DECOMISSION:
-                why = f"was rejected: {reason}" if reason else "is removed"
-                reject(existing, f"node {item.node_id} {why}", out)
+                explanation = f"was rejected: {reason}" if reason else "is removed"
+                reject(existing, f"node {item.node_id} {explanation}", out)
             elif existing.node_id not in ("", item.node_id):
-                why = f"comes with node {item.node_id} and says that it is on node {existing.node_id[:SHOWN_MAX]}"
-                reject(existing, f"allocation {existing.key} {why}, expected the same", out)
+                explanation = (
+                    f"comes with node {item.node_id} and says that it is on node {existing.node_id[:SHOWN_MAX]}"
+                )
+                reject(existing, f"allocation {existing.key} {explanation}, expected the same", out)
             else:
                 self._take_allocation(replace(existing, node_id=item.node_id, partition=partition.name), out, now_ns)
 
@@ -73,20 +75,23 @@ class NodeRequests:
         """
         name = partition_name(item.partition)
         partition = self._partitions.get(name)
-        known = partition.nodes.get(item.node_id) if partition is not None else None
-        if creates or (known is not None and (known.of_rm or item.partition)):
+        existing = partition.nodes.get(item.node_id) if partition is not None else None
+        if creates or (existing is not None and (existing.of_rm or item.partition)):
             return partition, "" if partition is not None else _no_partition(item)
-        holders = [each for each in self._partitions.values() if item.node_id in each.nodes]
+        holders = [holder for holder in self._partitions.values() if item.node_id in holder.nodes]
         # (A node that a source brought is meant only if the RM has no node of that id.)
-        own = [each for each in holders if each.nodes[item.node_id].of_rm]
-        others = [each.name for each in own or holders]
+        own = [holder for holder in holders if holder.nodes[item.node_id].of_rm]
+        others = [holder.name for holder in own or holders]
         if not item.partition and len(others) == 1:
             return self._partitions[others[0]], ""
         if others:
-            held = f"node {item.node_id} is in partition {', '.join(others)}"
+            location = f"node {item.node_id} is in partition {', '.join(others)}"
             if item.partition:
-                return None, f"{held}, not in {name}: a node does not change its partition, DECOMISSION and CREATE it"
-            return None, f"{held}: attributes[{NODE_PARTITION!r}] must say which one is meant"
+                return (
+                    None,
+                    f"{location}, not in {name}: a node does not change its partition, DECOMISSION and CREATE it",
+                )
+            return None, f"{location}: attributes[{NODE_PARTITION!r}] must say which one is meant"
         return partition, "" if partition is not None else _no_partition(item)
 
     def _create(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> Generator[None, None, str]:
@@ -149,14 +154,14 @@ class NodeRequests:
             text = text_bytes(attributes) - text_bytes(report.attributes)
             if problem := partition.quotas.problem(QuotaKind.TEXT_BYTES, text):
                 return f"node {item.node_id}: {problem}"
-        said = NodeReport(
+        updated = NodeReport(
             attributes,
             item.capacity if item.capacity is not None else report.capacity,
             item.occupied if item.occupied is not None else report.occupied,
             report.schedulable,
             report.by_operator,
         )
-        yield from partition.node_lives.settle_in_steps(node.node_id, said, out, now_ns)
+        yield from partition.node_lives.settle_in_steps(node.node_id, updated, out, now_ns)
         return ""
 
 
@@ -166,19 +171,19 @@ def _no_partition(item: NodeItem) -> str:
 
 def _ready_problem(item: NodeItem) -> str:
     """Why the ready flag cannot be read; "": it can, or there is none."""
-    said = item.attributes.get(NODE_READY_ATTRIBUTE)
-    if said is None or is_ready(item.attributes) is not None:
+    flag = item.attributes.get(NODE_READY_ATTRIBUTE)
+    if flag is None or is_ready(item.attributes) is not None:
         return ""
-    return f"node {item.node_id}: attributes[{NODE_READY_ATTRIBUTE!r}]: {said[:SHOWN_MAX]!r}, expected true or false"
+    return f"node {item.node_id}: attributes[{NODE_READY_ATTRIBUTE!r}]: {flag[:SHOWN_MAX]!r}, expected true or false"
 
 
-def attributes_after(before: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+def attributes_after(before: Mapping[str, str], update: Mapping[str, str]) -> dict[str, str]:
     """The attributes after an update: new ones replace the former ones as a whole (the scheduler interface).
 
     An update that only names the partition and the ready flag changes just these: with each change, shims of the
     previous generation send the ready flag and nothing else.
     """
-    if said.keys() <= {NODE_PARTITION, NODE_READY_ATTRIBUTE}:
-        return {**before, **said}
+    if update.keys() <= {NODE_PARTITION, NODE_READY_ATTRIBUTE}:
+        return {**before, **update}
     kept = {NODE_PARTITION: before[NODE_PARTITION]} if NODE_PARTITION in before else {}
-    return {**kept, **said}
+    return {**kept, **update}

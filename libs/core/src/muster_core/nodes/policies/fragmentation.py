@@ -55,16 +55,16 @@ class ShapeFrequencies:
         old, new = weight(before), weight(after)
         if old == new:
             return
-        place = WORKLOAD_SHAPES_MAX
+        index = WORKLOAD_SHAPES_MAX
         if old:
             entry = (-old, shape.name, shape)
-            place = self._order.index(entry)
-            del self._order[place]
+            index = self._order.index(entry)
+            del self._order[index]
         if new:
             entry = (-new, shape.name, shape)
-            place = min(place, self._order.bisect_left(entry))
+            index = min(index, self._order.bisect_left(entry))
             self._order.add(entry)
-        if place < WORKLOAD_SHAPES_MAX:
+        if index < WORKLOAD_SHAPES_MAX:
             self.version += 1
 
     def shapes(self) -> list[tuple[Shape, int]]:
@@ -131,14 +131,14 @@ class FragmentationIndex(ShapeIndex):
         pooled = self._types.pooled  # (no node has any of these)
         gpus = ((number, _milli(name)) for number, name in enumerate(names) if number not in pooled)
         self._gpus = [(number, milli) for number, milli in gpus if milli]
-        wanted = [dict(shape.items) for shape, _ in shapes]
+        requests = [dict(shape.items) for shape, _ in shapes]
         self._weights = np.array([weight for _, weight in shapes], np.int64)
         self._demands = [
-            (number, np.array([each.get(number, INT64_MIN) for each in wanted], np.int64))
-            for number in sorted({number for each in wanted for number in each})
+            (number, np.array([request.get(number, INT64_MIN) for request in requests], np.int64))
+            for number in sorted({number for request in requests for number in request})
         ]
         self._needs = [
-            np.array([min(each.get(number, 0) * milli, MILLI_PER_GPU) for each in wanted], np.int64)
+            np.array([min(request.get(number, 0) * milli, MILLI_PER_GPU) for request in requests], np.int64)
             for number, milli in self._gpus
         ]
 

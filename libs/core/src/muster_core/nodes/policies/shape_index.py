@@ -116,15 +116,15 @@ class ShapeIndex(NodeIndex):
 
     def fitting(self, items: Items, but: Collection[str], count: int) -> list[Node]:
         """The ``count`` nodes with room for all items and the lowest values, without the nodes with these ids."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         values = self._values(items)
         # (By value, then by score, then by id, as in :meth:`first_fit`.)
         for slot in np.lexsort((np.arange(len(values)), self._scores, values)):
-            if values[slot] == self.nowhere or len(found) == count:
+            if values[slot] == self.nowhere or len(nodes) == count:
                 break
             if self._nodes[slot].node_id not in but:
-                found.append(self._nodes[slot])
-        return found
+                nodes.append(self._nodes[slot])
+        return nodes
 
     def _values(self, items: Items) -> Values:
         """The present value of each slot's node."""

@@ -64,12 +64,12 @@ class GuaranteePreemption:
             return VictimScope([], NoPreemptionReason.OVER_GUARANTEE if within else NoPreemptionReason.NO_GUARANTEE)
         # 2. Down into the other branches.
         branches: list[VictimLeaf] = []
-        asked = {number for number, _ in items}
+        numbers = {number for number, _ in items}
         for queue, speaks in entitled.items():
             if speaks:
                 for child in queue.children.values():
                     if child not in worth:
-                        branches.extend(_below(child, worth[queue], asked, ()))
+                        branches.extend(_below(child, worth[queue], numbers, ()))
         return VictimScope(branches, None if branches else NoPreemptionReason.NO_VICTIMS)
 
     def sentence(self, beginning: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
@@ -89,14 +89,14 @@ RULE: GuaranteePreemption = GuaranteePreemption()
 
 
 def _below(
-    queue: Queue, priority: int | None, asked: set[int], guards: tuple[GuaranteeGuard, ...]
+    queue: Queue, priority: int | None, numbers: set[int], guards: tuple[GuaranteeGuard, ...]
 ) -> Iterator[VictimLeaf]:
     """Yields the leaves of a subtree with possible victims.
 
     :param priority: the highest priority of victims there; None: a fence above them admits all priorities.
     """
     allocated = queue.allocated
-    if not any(allocated[number] > 0 for number in asked):
+    if not any(allocated[number] > 0 for number in numbers):
         return
     policy = queue.policy
     if priority is not None:
@@ -109,11 +109,11 @@ def _below(
     if queue.guaranteed:
         preempting = queue.preempting
         spare = {number: allocated[number] - preempting[number] - least for number, least in queue.guaranteed.items()}
-        if all(spare.get(number, 1) <= 0 for number in asked):
+        if all(spare.get(number, 1) <= 0 for number in numbers):
             return
         guards = (*guards, GuaranteeGuard(queue, spare))
     if not queue.leaf:
         for child in queue.children.values():
-            yield from _below(child, priority, asked, guards)
+            yield from _below(child, priority, numbers, guards)
     elif not is_protected(queue):
         yield VictimLeaf(queue, NAME, priority, guards)

@@ -67,14 +67,14 @@ def excess(queue: Queue) -> Amount:
     """How far the queue is above its max, by type number, without released allocations. Never more than the ancestors
     have above their guarantees.
     """
-    found = {}
+    amounts = {}
     for number, most in (queue.maximum or {}).items():
         over = queue.allocated[number] - queue.preempting[number] - most
         for above in queue.ancestry[1:]:
             over = min(over, _above_guaranteed(above, number))
         if over > 0:
-            found[number] = over
-    return found
+            amounts[number] = over
+    return amounts
 
 
 def choose(state: PartitionState, queue: Queue, *, opted_out: bool) -> list[Allocation]:
@@ -113,68 +113,71 @@ class _QuotaCut:
 
     def down(self, queue: Queue, amount: Amount) -> Amount:
         """Takes up to this amount from the queue. Returns what is left of the amount."""
-        left = dict(amount)
+        remaining = dict(amount)
         refused = self._refused.get(queue)
         # (A queue that could not give an amount cannot give a smaller one either. Without this, n queues in a row would
         # take 2^n visits.)
-        if not any(left.values()) or (
-            refused is not None and all(value <= refused.get(number, 0) for number, value in left.items())
+        if not any(remaining.values()) or (
+            refused is not None and all(value <= refused.get(number, 0) for number, value in remaining.items())
         ):
-            return left
+            return remaining
         self._visits += 1
         if self._visits > VISITS_MAX:
-            return left
+            return remaining
         if queue.leaf:
-            self._cut_leaf(queue, left)
+            self._cut_leaf(queue, remaining)
         else:
-            self._cut_children(queue, amount, left)
-        self._refused[queue] = dict(left)
-        return left
+            self._cut_children(queue, amount, remaining)
+        self._refused[queue] = dict(remaining)
+        return remaining
 
-    def _cut_children(self, queue: Queue, amount: Amount, left: Amount) -> None:
+    def _cut_children(self, queue: Queue, amount: Amount, remaining: Amount) -> None:
         # 1. Each child gives a part, in proportion to what it has above its guarantee.
         spare = {child: self._spare(child, amount) for child in queue.children.values()}
-        total = {number: sum(each[number] for each in spare.values()) for number in amount}
+        total = {number: sum(child_spare[number] for child_spare in spare.values()) for number in amount}
         for child, own in spare.items():
             part = {
                 number: min(own[number], value * own[number] // total[number] if total[number] else 0)
                 for number, value in amount.items()
             }
-            self._from_child(child, part, left)
+            self._from_child(child, part, remaining)
         # 2. The rest, because parts are rounded down and allocations are indivisible: first from the child with most
         #    above its guarantee.
-        by_spare = sorted(queue.children.values(), key=lambda child: self._rest_order(child, left))
+        by_spare = sorted(queue.children.values(), key=lambda child: self._rest_order(child, remaining))
         for child in by_spare:
-            own = self._spare(child, left)
-            self._from_child(child, {number: min(value, own[number]) for number, value in left.items()}, left)
+            own = self._spare(child, remaining)
+            self._from_child(child, {number: min(value, own[number]) for number, value in remaining.items()}, remaining)
 
-    def _from_child(self, child: Queue, part: Amount, left: Amount) -> None:
-        rest = self.down(child, part)
+    def _from_child(self, child: Queue, part: Amount, remaining: Amount) -> None:
+        uncut = self.down(child, part)
         for number, value in part.items():
-            left[number] -= value - rest[number]
+            remaining[number] -= value - uncut[number]
 
-    def _rest_order(self, child: Queue, left: Amount) -> tuple[float, str]:
-        own = self._spare(child, left)
-        return (-max((own[number] / value for number, value in left.items() if value), default=0.0), child.path)
+    def _rest_order(self, child: Queue, remaining: Amount) -> tuple[float, str]:
+        own = self._spare(child, remaining)
+        return (-max((own[number] / value for number, value in remaining.items() if value), default=0.0), child.path)
 
     def _spare(self, queue: Queue, amount: Amount) -> Amount:
         freed = self._freed.get(queue, {})
         return {number: max(_above_guaranteed(queue, number) - freed.get(number, 0), 0) for number in amount}
 
-    def _cut_leaf(self, leaf: Queue, left: Amount) -> None:
+    def _cut_leaf(self, leaf: Queue, remaining: Amount) -> None:
         candidates = [
             candidate
             for candidate in self._candidates(leaf)
-            if candidate.oldest not in self.chosen and any(left.get(number, 0) > 0 for number, _ in candidate.items)
+            if candidate.oldest not in self.chosen
+            and any(remaining.get(number, 0) > 0 for number, _ in candidate.items)
         ]
-        candidates.sort(key=lambda candidate: _order(candidate, leaf, left))
+        candidates.sort(key=lambda candidate: _order(candidate, leaf, remaining))
         for candidate in candidates:
             items = candidate.items
-            if any(number in left for number, _ in items) and all(left.get(n, value) >= value for n, value in items):
+            if any(number in remaining for number, _ in items) and all(
+                remaining.get(n, value) >= value for n, value in items
+            ):
                 self.chosen.update(dict.fromkeys(candidate.members))
                 for number, value in items:
-                    if number in left:
-                        left[number] -= value
+                    if number in remaining:
+                        remaining[number] -= value
                     for queue in leaf.ancestry:
                         freed = self._freed.setdefault(queue, {})
                         freed[number] = freed.get(number, 0) + value
@@ -185,11 +188,11 @@ class _QuotaCut:
             gang = whole_gang(app, opted_out=self._opted_out) if whole else None
             if gang is not None:
                 yield _Candidate(gang.members, gang.oldest, gang.rank, gang.items)
-            for held in app.allocations.values():
-                if whole and is_evicted_whole(held):
+            for allocation in app.allocations.values():
+                if whole and is_evicted_whole(allocation):
                     continue
-                if is_evictable(held) and (self._opted_out or held.demand.allow_preempt_self):
-                    yield _Candidate((held,), held, rank_of(held), held.shape.items)
+                if is_evictable(allocation) and (self._opted_out or allocation.demand.allow_preempt_self):
+                    yield _Candidate((allocation,), allocation, rank_of(allocation), allocation.shape.items)
 
 
 def _above_guaranteed(queue: Queue, number: int) -> int:
@@ -197,13 +200,13 @@ def _above_guaranteed(queue: Queue, number: int) -> int:
     return queue.allocated[number] - queue.preempting[number] - least
 
 
-def _order(candidate: _Candidate, leaf: Queue, left: Amount) -> tuple[Any, ...]:
+def _order(candidate: _Candidate, leaf: Queue, remaining: Amount) -> tuple[Any, ...]:
     """The order of choice: plain candidates, then originators, then opted-out ones; then those that hold mostly types
     that are over; low priorities; single ones before gangs; the youngest (by the hour); the smallest.
     """
     items = candidate.items
     opted_out, originator, priority, together = candidate.rank
-    match = sum(1 for number, _ in items if left.get(number, 0) > 0) / len(items)
+    match = sum(1 for number, _ in items if remaining.get(number, 0) > 0) / len(items)
     share = max(value / leaf.fair_max[number] if leaf.fair_max[number] else 1.0 for number, value in items)
     return (
         opted_out,

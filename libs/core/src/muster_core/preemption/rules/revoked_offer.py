@@ -32,29 +32,32 @@ class RevokedOfferPreemption:
         for whole gangs.
         """
         lack = dict(lack)
-        held = list(node.allocations.values())
-        for each in held:
-            if each.releasing:
-                _ease(lack, each, 1)
+        allocations = list(node.allocations.values())
+        for allocation in allocations:
+            if allocation.releasing:
+                _ease(lack, allocation, 1)
         if not any(value > 0 for value in lack.values()):
             return ()
         chosen: list[Allocation] = []
-        for each in sorted((each for each in held if not each.releasing and not each.source), key=_least_first):
-            if any(lack.get(number, 0) > 0 for number, _ in each.shape.items):
-                chosen.append(each)
-                _ease(lack, each, 1)
-        for each in reversed(list(chosen)):  # keeps those that need not go
-            if all(lack[number] + value <= 0 for number, value in each.shape.items if number in lack):
-                chosen.remove(each)
-                _ease(lack, each, -1)
-        why = PreemptionRecord(self.name, "", f"{entry.source}/{entry.object_id}", "", now_ns)
+        for allocation in sorted(
+            (allocation for allocation in allocations if not allocation.releasing and not allocation.source),
+            key=_least_first,
+        ):
+            if any(lack.get(number, 0) > 0 for number, _ in allocation.shape.items):
+                chosen.append(allocation)
+                _ease(lack, allocation, 1)
+        for allocation in reversed(list(chosen)):  # keeps those that need not go
+            if all(lack[number] + value <= 0 for number, value in allocation.shape.items if number in lack):
+                chosen.remove(allocation)
+                _ease(lack, allocation, -1)
+        record = PreemptionRecord(self.name, "", f"{entry.source}/{entry.object_id}", "", now_ns)
         ends = "is offered no more" if entry.withdrawn else "is wanted back"
         message = f"Preempted on node {node.node_id}: offer {entry.object_id} of source {entry.source} {ends}"
         going: dict[Allocation, None] = {}
-        for each in chosen:
-            if each not in going:
-                going.update(dict.fromkeys(_together(each, going)))
-        return tuple(Victim(member, why, message) for member in going)
+        for allocation in chosen:
+            if allocation not in going:
+                going.update(dict.fromkeys(_together(allocation, going)))
+        return tuple(Victim(member, record, message) for member in going)
 
     def sentence(self, beginning: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the source and its offer."""
@@ -73,22 +76,22 @@ class RevokedOfferPreemption:
 RULE: RevokedOfferPreemption = RevokedOfferPreemption()
 
 
-def _ease(lack: dict[int, int], held: Allocation, sign: int) -> None:
-    for number, value in held.shape.items:
+def _ease(lack: dict[int, int], allocation: Allocation, sign: int) -> None:
+    for number, value in allocation.shape.items:
         if number in lack:
             lack[number] -= sign * value
 
 
-def _least_first(held: Allocation) -> tuple[bool, int, int, int, int, int]:
+def _least_first(allocation: Allocation) -> tuple[bool, int, int, int, int, int]:
     """Originators last; the lowest priority first, then the youngest."""
-    return (held.originator, held.priority, *age_of(held))
+    return (allocation.originator, allocation.priority, *age_of(allocation))
 
 
-def _together(held: Allocation, going: Container[Allocation]) -> tuple[Allocation, ...]:
+def _together(allocation: Allocation, going: Container[Allocation]) -> tuple[Allocation, ...]:
     """The allocations that go together with this one: its whole gang, if its queue asks for that and all members may
     go.
     """
-    if held.app is None or not is_evicted_whole(held):
-        return (held,)
-    gang = whole_gang(held.app, opted_out=True, without=going)
-    return (held,) if gang is None else gang.members
+    if allocation.app is None or not is_evicted_whole(allocation):
+        return (allocation,)
+    gang = whole_gang(allocation.app, opted_out=True, without=going)
+    return (allocation,) if gang is None else gang.members

@@ -42,7 +42,7 @@ def be_probed(out: Path) -> None:
         nonlocal full, probing
         gc.disable()
         if hasattr(gc_tuning, "Young"):
-            gc_tuning.Young.look = lambda _: 1.0  # type: ignore[method-assign]
+            gc_tuning.Young.collect = lambda _: 1.0  # type: ignore[method-assign]
         probing = True
         unreachable("muster_")
         probing, full = False, 0

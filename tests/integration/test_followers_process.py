@@ -124,7 +124,7 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(
         while process.pid == first:
             await feeder.events(RM, range(number, number + 20))
             number += 20
-            if not process.is_heard:
+            if not process.is_responsive:
                 statuses.add(await asked(process, "/ws/v1/partitions"))
                 said.update(await said_of(process))
             await asyncio.sleep(0.001)

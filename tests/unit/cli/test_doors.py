@@ -125,15 +125,15 @@ def test_the_stack_starts_as_it_is_and_only_because_it_says_so() -> None:
     stack = _compose({})
     assert set(stack) == {"scheduler", "gateway", "view", "event-publisher", "derive"}
     for name, environment in stack.items():
-        bootstrap._check_doors(_settings(environment), name)  # type: ignore[arg-type]
+        bootstrap._check_listeners(_settings(environment), name)  # type: ignore[arg-type]
         if name == "gateway":
             shut = {**environment, "MUSTER_GATEWAY__GRPC_OPEN": "false"}
             with pytest.raises(UsageError, match=r"gateway\.grpc_address 0\.0\.0\.0:"):
-                bootstrap._check_doors(_settings(shut), "gateway")
+                bootstrap._check_listeners(_settings(shut), "gateway")
         for spared in ("MUSTER_PROCESS__TRUSTED_NETWORK", "MUSTER_GATEWAY__HTTP_OPEN"):
             environment.pop(spared, None)
         with pytest.raises(UsageError, match=r"\.http_address 0\.0\.0\.0:"):
-            bootstrap._check_doors(_settings(environment), name)  # type: ignore[arg-type]
+            bootstrap._check_listeners(_settings(environment), name)  # type: ignore[arg-type]
 
 
 def test_the_stacks_front_is_for_reading_and_env_closes_it() -> None:
@@ -141,9 +141,9 @@ def test_the_stacks_front_is_for_reading_and_env_closes_it() -> None:
     assert (gateway.http_open, gateway.http_open_role, gateway.tokens) == (True, "read", {})
     closed = _compose({"MUSTER_HTTP_OPEN": "false"})["gateway"]
     with pytest.raises(UsageError, match=r"gateway\.tokens\.NAME"):
-        bootstrap._check_doors(_settings(closed), "gateway")
+        bootstrap._check_listeners(_settings(closed), "gateway")
     environment = {**closed, "MUSTER_GATEWAY__TOKENS": json.dumps({"ops": {"role": "admin", "token": TOKEN}})}
-    bootstrap._check_doors(_settings(environment), "gateway")
+    bootstrap._check_listeners(_settings(environment), "gateway")
 
 
 # ---- secrets --------------------------------------------------------------------------------------------------------

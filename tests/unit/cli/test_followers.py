@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from muster_cli import bootstrap
 from muster_cli.errors import UsageError
-from muster_cli.followers_child import as_asked
+from muster_cli.followers_child import with_forwarded_client
 from muster_cli.followers_messages import in_clear, socket_directory
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_runtime.addresses import listen
@@ -53,8 +53,10 @@ async def test_a_request_is_seen_as_the_front_got_it() -> None:
         (b"host", b"view"), (b"x-forwarded-for", b"198.51.100.9"), (b"x-muster-role", b"read"),
         (b"x-forwarded-host", b"muster.example"), (b"x-forwarded-for", b"192.0.2.7"),
     ]  # fmt: skip
-    await as_asked(app)({"type": "http", "headers": headers, "client": None}, nothing, nothing)  # type: ignore[arg-type]
-    await as_asked(app)({"type": "http", "headers": [(b"host", b"view")], "client": None}, nothing, nothing)  # type: ignore[arg-type]
+    await with_forwarded_client(app)({"type": "http", "headers": headers, "client": None}, nothing, nothing)  # type: ignore[arg-type]
+    await with_forwarded_client(app)(
+        {"type": "http", "headers": [(b"host", b"view")], "client": None}, nothing, nothing
+    )  # type: ignore[arg-type]
     assert seen[0]["client"] == ("192.0.2.7", 0)
     assert sorted(seen[0]["headers"]) == [
         (b"host", b"muster.example"), (b"x-forwarded-for", b"198.51.100.9"), (b"x-muster-role", b"read")

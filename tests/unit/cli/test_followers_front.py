@@ -53,7 +53,7 @@ async def _nobody(_caller: Caller, scope: Scope, _receive: Receive, _send: Send)
 async def test_only_one_of_both_accepts_and_the_deciding_process_if_in_doubt() -> None:
     heard, pipe, server = True, Pipe(), Server()
     handover = FrontHandover(lambda: heard, 0.0)
-    handover.child_began(pipe)  # type: ignore[arg-type]
+    handover.on_child_started(pipe)  # type: ignore[arg-type]
     assert pipe.sent == [], "the gateway does not serve yet"
     assert await handover.is_decided(), "nothing is open"
     handover.open("g", _nobody, server)  # type: ignore[arg-type]
@@ -61,26 +61,26 @@ async def test_only_one_of_both_accepts_and_the_deciding_process_if_in_doubt() -
     assert server.accepts
     assert not await handover.is_decided()
     for state, accepts in ((FrontState.FAILED, True), (FrontState.OPEN, False), (FrontState.CLOSED, True)):
-        handover.child_reported(state)
+        handover.on_child_reported(state)
         assert server.accepts is accepts
-    handover.child_reported(FrontState.OPEN)
+    handover.on_child_reported(FrontState.OPEN)
     heard = False
     handover.check()
     assert server.accepts, "a child that hangs serves nobody"
     heard = True
-    handover.child_reported(FrontState.OPEN)
+    handover.on_child_reported(FrontState.OPEN)
     assert not server.accepts
-    handover.child_ended()
+    handover.on_child_ended()
     assert server.accepts
     # The next child is invited at once.
     following = Pipe()
-    handover.child_began(following)  # type: ignore[arg-type]
+    handover.on_child_started(following)  # type: ignore[arg-type]
     assert following.sent == [OpenFront("g")]
-    handover.child_reported(FrontState.OPEN)
+    handover.on_child_reported(FrontState.OPEN)
     closing = asyncio.create_task(handover.close())
     await asyncio.sleep(0)
     assert following.sent[-1] == CloseFront()
-    handover.child_reported(FrontState.CLOSED)
+    handover.on_child_reported(FrontState.CLOSED)
     await asyncio.wait_for(closing, 60)
     assert not server.accepts, "a gateway that stops accepts nothing more"
 
@@ -99,7 +99,7 @@ async def test_a_request_is_answered_for_the_caller_that_the_child_proved() -> N
         await send({"type": "http.response.body", "body": scope["query_string"]})
 
     handover = FrontHandover(lambda: True, 0.0)
-    handover.child_began(pipe)  # type: ignore[arg-type]
+    handover.on_child_started(pipe)  # type: ignore[arg-type]
     handover.open("g", answer, Server())  # type: ignore[arg-type]
     pipe.sent.clear()
     child = Pipe()

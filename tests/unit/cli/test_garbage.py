@@ -26,13 +26,13 @@ def test_where_as_much_ends_as_begins_young_objects_stay_few() -> None:
     live: deque[list[None]] = deque(([] for _ in range(LIVE)), LIVE)
     gc.collect()
     young = gc_tuning.Young()
-    young.look()
+    young.collect()
     for number in range(CAME):
         live.append([])  # (and the oldest one ends)
         if number % 1_000 == 0:
             assert len(gc.get_objects(generation=0)) < 3_000
             assert len(gc.get_objects(generation=1)) < 6_000
-            young.look()
+            young.collect()
 
 
 @pytest.mark.usefixtures("thresholds")

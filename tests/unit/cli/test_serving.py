@@ -44,8 +44,8 @@ def test_the_banner_names_what_is_there_and_no_secrets(toml: str, lines: list[st
 def test_it_takes_as_many_files_as_it_may(soft: int, hard: int, then: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
     script = (
-        "import resource; from muster_cli.bootstrap import _take_files\n"
-        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); _take_files()\n"
+        "import resource; from muster_cli.bootstrap import _raise_open_file_limit\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); _raise_open_file_limit()\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
-from muster_cli.followers_child import _ended
+from muster_cli.followers_child import _wait_ended
 from muster_cli.followers_front import FollowersFront, FrontState
 from muster_informers.child import serve
 from muster_informers.pipe_messages import InformersStatus, StartInformers, StopInformers
@@ -59,9 +59,9 @@ async def test_followers_end_by_their_own_cause_or_with_their_parent(order: tupl
     gates.open(order)
     if order[0] == 0:
         with pytest.raises(ValueError, match="0"):
-            await _ended(cast("Any", listening), running)
+            await _wait_ended(cast("Any", listening), running)
     else:
-        await _ended(cast("Any", listening), running)
+        await _wait_ended(cast("Any", listening), running)
     await asyncio.gather(listening, running, return_exceptions=True)
 
 
@@ -72,7 +72,7 @@ async def test_followers_that_fail_say_so_although_the_parent_goes_then() -> Non
     running.add_done_callback(lambda _: listening.cancel())
     gates.open((0,))
     with pytest.raises(ValueError, match="0"):
-        await _ended(cast("Any", listening), running)
+        await _wait_ended(cast("Any", listening), running)
 
 
 @BOTH_ORDERS
@@ -84,7 +84,7 @@ async def test_a_front_end_that_ends_while_it_is_closed_has_no_error(order: tupl
         gates.open((0,))
 
     front = SimpleNamespace(wait=lambda: gates.work(0), stop=stop)
-    of = SimpleNamespace(_closing=gates.gates[1], _is=states.append)
+    of = SimpleNamespace(_closing=gates.gates[1], _set_state=states.append)
     serving = asyncio.create_task(FollowersFront._serve(cast("Any", of), cast("Any", front)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -122,7 +122,7 @@ def pause(operator: OperatorTarget, reason: str) -> int:
         outcome = "is paused already"
     else:  # (otherwise the description says what a pause means)
         outcome = "is paused: Muster schedules nothing for it" if answer.state in ("", _RUNNING) else "is paused"
-    return _said(operator, rm_id, answer, outcome)
+    return _print_result(operator, rm_id, answer, outcome)
 
 
 def resume(operator: OperatorTarget) -> int:
@@ -136,10 +136,10 @@ def resume(operator: OperatorTarget) -> int:
         outcome = "is resumed" if answer.changed else "is not paused"
     else:  # the state still prevents decisions or messages
         outcome = f"{'is no longer paused' if answer.changed else 'is not paused'}, but {answer.state}"
-    return _said(operator, rm_id, answer, outcome)
+    return _print_result(operator, rm_id, answer, outcome)
 
 
-def _said(operator: OperatorTarget, rm_id: str, answer: Paused, outcome: str) -> int:
+def _print_result(operator: OperatorTarget, rm_id: str, answer: Paused, outcome: str) -> int:
     if operator.json:
         print_json({"rm_id": rm_id, **dataclasses.asdict(answer)})
         return 0

@@ -55,15 +55,15 @@ def show(selection: AuditSelection, settings: Path | None, assignments: Sequence
             raise UsageError(f"--data-dir {selection.data_dir}: has no {_LOG}")
         topic = load(settings, assignments).values.log.topics().audit
         try:
-            if about_rm is not None and not any(_of_file(path, topic, about_rm, follow=False)):
-                raise _unknown(selection.rm)
-            _print(selection, _of_file(path, topic, query, follow=selection.follow))
+            if about_rm is not None and not any(_entries_from_file(path, topic, about_rm, follow=False)):
+                raise _unknown_rm_error(selection.rm)
+            _print(selection, _entries_from_file(path, topic, query, follow=selection.follow))
         except LogError as error:
             raise CommandError(str(error)) from error
         return 0
     access = access_to(selection.gateway, selection.flags)
     try:
-        asyncio.run(_of_gateway(selection, access, query, about_rm))
+        asyncio.run(_print_from_gateway(selection, access, query, about_rm))
     except TimeoutError:
         raise CommandError(f"{selection.gateway}: no answer within {selection.timeout_s:g} s (--timeout-s)") from None
     except AdminRefused as error:
@@ -73,7 +73,7 @@ def show(selection: AuditSelection, settings: Path | None, assignments: Sequence
     return 0
 
 
-async def _of_gateway(
+async def _print_from_gateway(
     selection: AuditSelection, access: Access, query: AuditQuery, about_rm: AuditQuery | None
 ) -> None:
     async with AuditClient(selection.gateway, access=access) as client:
@@ -83,12 +83,12 @@ async def _of_gateway(
             return
         async with asyncio.timeout(selection.timeout_s):
             entries = [entry async for batch in client.read(query) for entry in batch]
-            if not entries and about_rm is not None and not await _is_known(client, about_rm, access, selection):
-                raise _unknown(selection.rm)
+            if not entries and about_rm is not None and not await _is_existing_rm(client, about_rm, access, selection):
+                raise _unknown_rm_error(selection.rm)
         _print(selection, [entries])
 
 
-async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, selection: AuditSelection) -> bool:
+async def _is_existing_rm(client: AuditClient, about_rm: AuditQuery, access: Access, selection: AuditSelection) -> bool:
     """Tells whether the trail has an entry about an RM, or the RM is registered: old entries may have gone."""
     async with aclosing(client.read(about_rm)) as batches:
         async for batch in batches:
@@ -99,11 +99,11 @@ async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, s
     return selection.rm in [manager.rm_id for manager in listed]
 
 
-def _unknown(rm_id: str) -> UsageError:
+def _unknown_rm_error(rm_id: str) -> UsageError:
     return UsageError(f"--rm {rm_id!r}: no such resource manager is registered, and no audit entry is about one")
 
 
-def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iterator[list[Entry]]:
+def _entries_from_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iterator[list[Entry]]:
     """Yields the wanted entries, those of one read in the order of their times. Raises LogError."""
     positions: dict[int, int] = {}
     while True:

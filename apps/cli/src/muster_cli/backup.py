@@ -51,7 +51,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
         names = [name for name in (SESSIONS, LOG) if (data / name).exists()]
         for name in names:
             copy_database(data / name, partial / name)
-        verified = _whole(partial / LOG)
+        verified = _require_undamaged(partial / LOG)
         manifest = {
             "muster": version("muster"),
             "taken": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -65,7 +65,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
         durable.sync(target.absolute().parent)
     except (LogError, OSError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CommandError(f"no backup: {_text_of(error)}") from error
+        raise CommandError(f"no backup: {_format_error(error)}") from error
     size = sum((target / name).stat().st_size for name in names)
     print_lines(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
     return 0
@@ -75,7 +75,7 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
     """Puts a backup in a data directory's place. Returns the exit code."""
     data = data_of(data_dir, file, assignments, must_exist=False)
     manifest = _manifest(source)
-    problems = _differences(source, manifest) or _whole(source / LOG).problems
+    problems = _differences(source, manifest) or _require_undamaged(source / LOG).problems
     if problems:
         raise CommandError(f"{source}: is damaged; nothing was changed: {'; '.join(problems)}")
     taken = str(manifest.get("taken", ""))
@@ -90,7 +90,7 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
                     _copy(source / name, data / name)
             durable.sync(data)
     except (LogError, OSError, ValueError) as error:
-        raise CommandError(f"not restored: {_text_of(error)}") from error
+        raise CommandError(f"not restored: {_format_error(error)}") from error
     print_lines(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
     return 0
 
@@ -152,7 +152,7 @@ def is_on_kafka(file: Path | None, assignments: Sequence[str]) -> bool:
     return load(file, assignments).values.log.backend == "kafka"
 
 
-def _whole(path: Path) -> VerificationResult:
+def _require_undamaged(path: Path) -> VerificationResult:
     verified = verify_log(path)
     if verified.problems:
         raise CommandError(f"{path} is damaged: {'; '.join(verified.problems)}")
@@ -232,5 +232,5 @@ def _copy(source: Path, target: Path) -> None:
     beside.replace(target)
 
 
-def _text_of(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -84,12 +84,12 @@ Flags = Sequence[tuple[str, str, object]]
 class ProcessPlan(NamedTuple):
     """The content of a process.
 
-    :param opened: beside the log.
+    :param resources: beside the log.
     :param checks: the process is ready when all are true.
     """
 
-    opened: list[ManagedResource]
-    parts: list[NamedService]
+    resources: list[ManagedResource]
+    services: list[NamedService]
     checks: list[health_app.HealthCheck]
 
 
@@ -99,13 +99,13 @@ Build = Callable[[MusterSettings, Log, Clock], ProcessPlan]
 def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
     """Runs ``muster up``: all services on this machine; the followers in a process of their own."""
     began_s = elapsed_s()
-    overrides = [*_given(flags), *_queue_config(config)]
+    overrides = [*_non_empty_flags(flags), *_queue_config(config)]
     settings = _paced(load(file, assignments, overrides, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     listener = _front_listener(settings)
     first = _fork_followers(settings)
-    _check_doors(settings, "gateway", "view", "event-publisher")
+    _check_listeners(settings, "gateway", "view", "event-publisher")
     try:
         # Only for this user: the log holds RMs' registrations unmasked.
         make_private_directory(data_dir)
@@ -113,7 +113,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
     def ready(plan: ProcessPlan) -> None:
-        gateway = cast("Gateway", next(part.service for part in plan.parts if part.name == "gateway"))
+        gateway = cast("Gateway", next(part.service for part in plan.services if part.name == "gateway"))
         grpc_address, http_address = bound_addresses(settings, gateway)
         console = Screen()
         console.print(
@@ -179,7 +179,7 @@ def run_service(
     name: ServiceName, file: Path | None, assignments: Sequence[str], flags: Flags, config: Path | None = None
 ) -> int:
     """Runs one service in a process of its own."""
-    settings = load(file, assignments, [*_given(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
+    settings = load(file, assignments, [*_non_empty_flags(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
     if name == "derive":
         require("faust", "muster derive")
     if settings.log.backend == "kafka":
@@ -189,13 +189,13 @@ def run_service(
             f"log.backend {settings.log.backend}: a service in a process of its own needs Kafka "
             "(MUSTER_LOG__BACKEND=kafka); muster up runs all services on one machine"
         )
-    _check_doors(settings, name)
+    _check_listeners(settings, name)
     if name in _FOLLOWERS:
         lower_priority(settings.process.follower_nice)
     return _serve(settings, _BUILD[name], lambda _: log.info("ready", service=name))
 
 
-def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
+def _check_listeners(settings: MusterSettings, *names: ServiceName) -> None:
     """Raises UsageError for an address that is open to others by mistake, before anything is created or opened."""
     from muster_gateway.authentication import Authenticator
     from muster_gateway.errors import InvalidGatewaySettings
@@ -324,7 +324,7 @@ def _fork_followers(settings: MusterSettings) -> ChildProcess[FromFollowers] | N
         return None
     from muster_cli.followers_fork import fork_followers
 
-    _take_files()
+    _raise_open_file_limit()
     with contextlib.suppress(OSError), private_umask():  # without it, another process is started later
         return fork_followers()
     return None
@@ -354,7 +354,9 @@ def _everything(
     # The gateway starts last, so that its clients find everything ready, and stops first, so that no client is half
     # served.
     return ProcessPlan(
-        [], [scheduler, *followers.parts, NamedService("gateway", gateway)], [gateway.is_ready, followers.view.healthy]
+        [],
+        [scheduler, *followers.services, NamedService("gateway", gateway)],
+        [gateway.is_ready, followers.view.healthy],
     )
 
 
@@ -451,7 +453,7 @@ _BUILD: dict[ServiceName, Build] = {
 # --- running --------------------------------------------------------------------------------------------------------
 
 
-def _take_files() -> None:
+def _raise_open_file_limit() -> None:
     """Raises the limit of open files as far as allowed, up to a bound: each connection uses one."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
@@ -464,12 +466,12 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPl
     logs.configure(settings.process.log_level, settings.process.log_format, brief_start=True)
     gc_tuning.collect_young()
     sys.setswitchinterval(_SWITCH_S)
-    _take_files()
+    _raise_open_file_limit()
 
     def ready(plan: ProcessPlan) -> None:
         gc_tuning.freeze()
         gc_tuning.collect_in_time()
-        if any(part.name in _FOLLOWERS for part in plan.parts):
+        if any(part.name in _FOLLOWERS for part in plan.services):
             gc_tuning.collect_when_grown()
         on_ready(plan)
         logs.end_startup()
@@ -514,8 +516,8 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Proce
         except InvalidGatewaySettings as error:
             raise UsageError(str(error)) from error
         await run(
-            [*_liveness(settings), ManagedResource("log", lambda: _open(bus, settings), bus.close), *plan.opened],
-            plan.parts,
+            [*_liveness(settings), ManagedResource("log", lambda: _open(bus, settings), bus.close), *plan.resources],
+            plan.services,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
             checks=plan.checks,
@@ -553,7 +555,7 @@ async def _open(bus: Log, settings: MusterSettings) -> None:
         raise UsageError(str(error)) from error
 
 
-def _given(flags: Flags) -> Flags:
+def _non_empty_flags(flags: Flags) -> Flags:
     return [(name, flag, value) for name, flag, value in flags if value is not None]
 
 

@@ -20,11 +20,11 @@ def script(app: App, shell: Shell) -> str:
     if shell == "bash":
         old = 'if [[ " $all_commands " =~ " $word " ]]; then'
         new = 'if [[ "$all_paths" == *"|${cmd_path[*]}${cmd_path:+ }$word|"* ]]; then'
-        return _mended(text, old, new, "  local -a cmd_path=()\n", f"  local all_paths='{paths}'\n")
+        return _patch(text, old, new, "  local -a cmd_path=()\n", f"  local all_paths='{paths}'\n")
     if shell == "fish":
         old = 'if string match -q -- "* $word *" " $all_commands "'
         new = 'if string match -q -- "*|"(string join \' \' -- $subcommands $word)"|*" $all_paths'
-        return _mended(text, old, new, "    set -l subcommands\n", f"    set -l all_paths '{paths}'\n")
+        return _patch(text, old, new, "    set -l subcommands\n", f"    set -l all_paths '{paths}'\n")
     return text
 
 
@@ -38,7 +38,7 @@ def commands(app: App, before: tuple[str, ...] = ()) -> list[tuple[tuple[str, ..
     return entries
 
 
-def _mended(text: str, old: str, new: str, anchor: str, line: str) -> str:
+def _patch(text: str, old: str, new: str, anchor: str, line: str) -> str:
     assert old in text, "another version of cyclopts: look whether the mend is still needed"
     assert anchor in text, "another version of cyclopts: look whether the mend is still needed"
     return text.replace(old, new).replace(anchor, anchor + line)

@@ -17,7 +17,7 @@ from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.operator_client import access_to, refusal, single_rm
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
-CHANGES_TOLD_MAX = 1000
+CHANGES_LISTED_MAX = 1000
 
 _COLOURS = {"error": "red", "warning": "yellow"}
 
@@ -69,7 +69,7 @@ async def _ask(
 
 def print_problems(answer: ConfigurationAnswer, file: Path, console: Screen) -> None:
     """Prints the problems by their places in the file, then the changes."""
-    for problem in sorted(answer.problems, key=_place):
+    for problem in sorted(answer.problems, key=_position):
         colour = _COLOURS.get(problem.severity, "yellow")
         line = marked(f"[bold {colour}]{{}}[/] {{}}", problem.severity, _line(file, problem))
         console.print(line, soft_wrap=True)
@@ -88,7 +88,7 @@ def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Screen)
     console.print(line, soft_wrap=True)
 
 
-def _place(problem: ConfigurationProblem) -> tuple[bool, int, int]:
+def _position(problem: ConfigurationProblem) -> tuple[bool, int, int]:
     """Sorts by place; a problem without one comes last."""
     return not problem.line, problem.line, problem.column
 
@@ -99,6 +99,6 @@ def _line(file: Path, problem: ConfigurationProblem) -> str:
 
 
 def _count(changes: int) -> str:
-    if changes >= CHANGES_TOLD_MAX:
+    if changes >= CHANGES_LISTED_MAX:
         return f"{changes} changes or more (`muster config diff` shows all)"
     return "1 change" if changes == 1 else f"{changes} changes"

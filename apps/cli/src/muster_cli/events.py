@@ -32,7 +32,7 @@ def batch(selection: EventSelection, count: int, timeout_s: float) -> int:
 
     Raises UsageError for invalid flags, CommandError when the call is refused or not answered.
     """
-    chosen, start = _chosen(selection), _place(selection)
+    chosen, start = _chosen(selection), _start_position(selection)
 
     async def print_events(client: EventsClient) -> None:
         remaining, at, instance, printer = count, start, "", _Printer(selection.json)
@@ -56,7 +56,7 @@ def batch(selection: EventSelection, count: int, timeout_s: float) -> int:
 
 def watch(selection: EventSelection, *, requests: bool, requests_only: bool) -> int:
     """Prints new events until interrupted. Raises as :func:`batch`."""
-    chosen, start = _chosen(selection), _place(selection)
+    chosen, start = _chosen(selection), _start_position(selection)
 
     async def print_events(client: EventsClient) -> None:
         printer = _Printer(selection.json)
@@ -97,7 +97,7 @@ def _upper(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.upper() for name in names)
 
 
-def _place(selection: EventSelection) -> Place | None:
+def _start_position(selection: EventSelection) -> Place | None:
     since_ns = time_ns(selection.since) if selection.since else None
     if sum(option is not None for option in (selection.start, since_ns, selection.newest)) > 1:
         raise UsageError("--start, --since, --newest: expected one of them")
@@ -141,11 +141,11 @@ def _run(selection: EventSelection, call: Callable[[EventsClient], Awaitable[Non
 
 class _Printer:
     def __init__(self, as_json: bool) -> None:
-        self._as_json, self._begun, self._dropped = as_json, False, 0
+        self._as_json, self._is_header_printed, self._dropped = as_json, False, 0
 
     def print(self, event_batch: EventBatch) -> None:
-        if not self._as_json and not self._begun:
-            self._begun = True
+        if not self._as_json and not self._is_header_printed:
+            self._is_header_printed = True
             print_lines("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")
         for first, last in event_batch.missing:
             self._note({"missing": [first, last]}, f"events {first} to {last} no longer exist")

@@ -19,7 +19,7 @@ _COUNTS = ("counts", "asks")
 _SECOND_NS = 1_000_000_000
 _MAKING, _AGAIN_S = "MAKING", 0.5
 # Of asks with one reason; JSON has all of them.
-_KEYS_SHOWN = 3
+_KEYS_MAX = 3
 
 Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 
@@ -69,8 +69,8 @@ def group_by_reason(sentences: Sequence[str]) -> list[str]:
         if named == [""]:
             lines.append(text)
             continue
-        more = f" and {len(named) - _KEYS_SHOWN:,} more" if len(named) > _KEYS_SHOWN + 1 else ""
-        lines.append(f"{', '.join(named[:_KEYS_SHOWN] if more else named)}{more}: {text}")
+        more = f" and {len(named) - _KEYS_MAX:,} more" if len(named) > _KEYS_MAX + 1 else ""
+        lines.append(f"{', '.join(named[:_KEYS_MAX] if more else named)}{more}: {text}")
     return lines
 
 
@@ -92,12 +92,12 @@ def _rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _history(rows: Sequence[Mapping[str, Any]], at_ns: int) -> Table:
     table = Table("since (UTC)", "how long", "reason", "")
     for row in rows:
-        lasted = _lasted((row["until"] or at_ns) - row["since"])
-        table.add_row(_at(row["since"]), lasted, escape_invisible(_what(row)), "" if row["until"] else "now")
+        lasted = _format_duration((row["until"] or at_ns) - row["since"])
+        table.add_row(_at(row["since"]), lasted, escape_invisible(_format_reason(row)), "" if row["until"] else "now")
     return table
 
 
-def _what(row: Mapping[str, Any]) -> str:
+def _format_reason(row: Mapping[str, Any]) -> str:
     parts = [row["reason"], row["resourceType"], row["limitQueue"], row["who"]]
     return " ".join(part for part in parts if part)
 
@@ -106,5 +106,5 @@ def _at(time_ns: int) -> str:
     return f"{datetime.fromtimestamp(time_ns // _SECOND_NS, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _lasted(duration_ns: int) -> str:
+def _format_duration(duration_ns: int) -> str:
     return str(timedelta(seconds=max(duration_ns, 0) // _SECOND_NS))

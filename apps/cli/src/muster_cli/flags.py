@@ -15,7 +15,7 @@ from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import UsageError
 
 # The groups of commands.
-RUN, LOOK = Group("Run", sort_key=1), Group("Look", sort_key=2)
+RUN, INSPECT = Group("Run", sort_key=1), Group("Look", sort_key=2)
 OPERATE, HISTORY = Group("Operate", sort_key=3), Group("History", sort_key=4)
 
 _ACCESS = Group("Access", sort_key=90)

@@ -26,13 +26,13 @@ from muster_cli.settings import MusterSettings
 class Followers:
     """All followers.
 
-    :ivar parts: in start order.
+    :ivar services: in start order.
     :ivar checks: for the state of the whole.
     """
 
     view: ViewService
     publisher: PublisherService
-    parts: Sequence[service_runner.NamedService]
+    services: Sequence[service_runner.NamedService]
     checks: Mapping[Part, ServiceCheck]
 
 

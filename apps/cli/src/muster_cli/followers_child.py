@@ -62,7 +62,7 @@ from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
 
-_TELL_S, _TELL_SOON_S = 1.0, 0.05
+_REPORT_INTERVAL_S, _STARTUP_REPORT_INTERVAL_S = 1.0, 0.05
 _STOP_TIMEOUT_S = 1.0  # of the servers; their only client, the gateway, has already stopped
 _HEALTH_INTERVAL_S = 1.0
 
@@ -74,39 +74,39 @@ class GatewaySockets:
         self._followers, self._sockets = followers, sockets
         self._servers: list[HttpServer] = []
         self._events: EventsServer | None = None
-        self._life = ServiceLifecycle("followers' doors")
+        self._lifecycle = ServiceLifecycle("followers' doors")
 
     async def start(self) -> None:
         """Raises OSError."""
-        self._life.start()
+        self._lifecycle.start()
         publisher = self._followers.publisher
         for name, app in ((VIEW_SOCKET, self._followers.view.asgi), (PUBLISHER_SOCKET, publisher.asgi)):
-            server = HttpServer(as_asked(app), listen_at(self._sockets / name), _STOP_TIMEOUT_S)
+            server = HttpServer(with_forwarded_client(app), listen_at(self._sockets / name), _STOP_TIMEOUT_S)
             self._servers.append(server)
-            self._life.spawn(server.serve(), name)
+            self._lifecycle.spawn(server.serve(), name)
             await server.wait_started()
         self._events = EventsServer(
             publisher.events_service, f"unix:{self._sockets / EVENTS_SOCKET}", publisher.healthy
         )
         await self._events.start()
-        self._life.spawn(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
+        self._lifecycle.spawn(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
 
     async def wait(self) -> None:
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
-        if self._life.begin_stop():
+        if self._lifecycle.begin_stop():
             if self._events is not None:
                 await self._events.stop()
             await asyncio.gather(*(server.stop() for server in self._servers))
-            await self._life.cancel_tasks()
-            self._life.finish()
+            await self._lifecycle.cancel_tasks()
+            self._lifecycle.finish()
 
     async def healthy(self) -> bool:
-        return self._life.alive
+        return self._lifecycle.alive
 
 
-def as_asked(app: ASGIApp) -> ASGIApp:
+def with_forwarded_client(app: ASGIApp) -> ASGIApp:
     """Wraps an application so that it sees requests as the gateway's front got them: the caller's address, and the
     host.
 
@@ -116,7 +116,7 @@ def as_asked(app: ASGIApp) -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = list(scope["headers"])
-            client, host = _taken(headers, b"x-forwarded-for"), _taken(headers, b"x-forwarded-host")
+            client, host = _pop_header(headers, b"x-forwarded-for"), _pop_header(headers, b"x-forwarded-host")
             if host:
                 headers = [(name, value) for name, value in headers if name != b"host"]
                 headers.append((b"host", host))
@@ -126,7 +126,7 @@ def as_asked(app: ASGIApp) -> ASGIApp:
     return serve
 
 
-def _taken(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
+def _pop_header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
     """Removes and returns the last of these headers."""
     for index in range(len(headers) - 1, -1, -1):
         if headers[index][0] == name:
@@ -163,7 +163,7 @@ class _StatusReporter:
             front = self.front.state if self.front is not None else FrontState.CLOSED
             notes = self.front.log_notes() if self.front is not None else ()
             self._channel.send(FollowersStatus(ready, services, tuple(notes), front))
-            wait_s = _TELL_SOON_S if was_up and not ready else aligned_s(_TELL_S)
+            wait_s = _STARTUP_REPORT_INTERVAL_S if was_up and not ready else aligned_s(_REPORT_INTERVAL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._news.wait()
@@ -200,18 +200,18 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         return 1
     # 2. run
     stop = asyncio.Event()
-    teller = _StatusReporter(channel, followers)
-    parts = [*followers.parts, NamedService("doors", GatewaySockets(followers, Path(begin.sockets)))]
+    reporter = _StatusReporter(channel, followers)
+    parts = [*followers.services, NamedService("doors", GatewaySockets(followers, Path(begin.sockets)))]
     if begin.listener >= 0:
         listener = socket.socket(fileno=begin.listener)
         listener.set_inheritable(False)
-        teller.front = FollowersFront(settings, bus, clock, followers, channel, listener, teller.changed)
-        parts.append(NamedService("front end", teller.front))
-    listening = asyncio.create_task(_listen(channel, bus, stop, teller.front), name="pipe")
-    telling = asyncio.create_task(teller.run(), name="teller")
+        reporter.front = FollowersFront(settings, bus, clock, followers, channel, listener, reporter.changed)
+        parts.append(NamedService("front end", reporter.front))
+    listening = asyncio.create_task(_listen(channel, bus, stop, reporter.front), name="pipe")
+    reporting = asyncio.create_task(reporter.run(), name="reporter")
 
     def ready() -> None:
-        teller.up()
+        reporter.up()
         logs.end_startup()
         gc_tuning.freeze()
         gc_tuning.collect_in_time()
@@ -230,7 +230,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     )
     try:
         # 3. stop: keep reading the pipe, for records that are on the way to the log
-        await _ended(listening, running)
+        await _wait_ended(listening, running)
     except (StartFailed, ServiceDied) as error:
         if isinstance(error.cause, LogDamaged):  # an operator must decide; another child would meet it, too
             log.error("a follower ended", service=error.service, error=str(error.cause))
@@ -240,14 +240,14 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         channel.send(FollowerFailed(error.service, str(error)))
         return 1
     finally:
-        for task in (listening, telling, running):
+        for task in (listening, reporting, running):
             task.cancel()
-        await asyncio.gather(listening, telling, running, return_exceptions=True)
+        await asyncio.gather(listening, reporting, running, return_exceptions=True)
         await channel.flush()
     return 0
 
 
-async def _ended(listening: asyncio.Task[NoReturn], running: asyncio.Task[None]) -> None:
+async def _wait_ended(listening: asyncio.Task[NoReturn], running: asyncio.Task[None]) -> None:
     """Returns when the followers have ended. Raises what ended them, or the end of the pipe: whichever was first."""
     if await first_of(listening, running) is listening:
         listening.result()

@@ -85,7 +85,7 @@ class GatewayBackend:
         try:
             answer = await self._ask("/readyz", _HEALTH_TIMEOUT_S)
         except TimeoutError:
-            return False, [_silence()]
+            return False, [_silence_reason()]
         return answer.status == 200, answer.body.decode().splitlines()[1:]
 
     async def health(self) -> SystemHealthDao:
@@ -94,7 +94,7 @@ class GatewayBackend:
             answer = await self._ask("/ws/v1/health", _HEALTH_TIMEOUT_S)
         except TimeoutError:
             remedy = "see the log of muster up; if the process hangs, restart it"
-            return unreachable(_silence(), remedy, day_ns(self._clock))
+            return unreachable(_silence_reason(), remedy, day_ns(self._clock))
         return msgspec.json.decode(answer.body, type=SystemHealthDao)
 
     async def exposition(self) -> bytes:
@@ -111,11 +111,11 @@ class GatewayBackend:
         if len(self._waiting) >= _FORWARDED_MAX:
             await respond_error(send, 503, "Too many such requests are under way, try again", [(b"retry-after", b"1")])
             return
-        body = await _whole(receive, self._body_bytes_max)
+        body = await _read_body(receive, self._body_bytes_max)
         if body is None:
             return
         caller = current()
-        answer = await self._pass(caller, scope["method"], scope["path"], body, scope)
+        answer = await self._forward(caller, scope["method"], scope["path"], body, scope)
         caller.carried = answer.carried
         await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
         # (The server leaves out the body of an answer to HEAD.)
@@ -123,9 +123,9 @@ class GatewayBackend:
 
     async def _ask(self, path: str, timeout_s: float) -> Response:
         async with asyncio.timeout(timeout_s):
-            return await self._pass(INTERNAL, "GET", path, b"", {})
+            return await self._forward(INTERNAL, "GET", path, b"", {})
 
-    async def _pass(self, caller: Caller, method: str, path: str, body: bytes, scope: Scope) -> Response:
+    async def _forward(self, caller: Caller, method: str, path: str, body: bytes, scope: Scope) -> Response:
         self._number += 1
         number = self._number
         waiting: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -172,12 +172,12 @@ class FollowersFront:
         self._listener, self._changed = listener, changed
         bodies = HeldBodies()
         self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, bodies, clock)
-        self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), bodies)
-        self._publisher = bounded(_fresh(bus, followers.publisher.asgi), bodies)
+        self._view = bounded(_with_refresh(bus, _forward_process_requests(followers.view.asgi, self.backend)), bodies)
+        self._publisher = bounded(_with_refresh(bus, followers.publisher.asgi), bodies)
         self._gateway_id = ""
         self._front: FrontEnd | None = None
         self._opening, self._closing, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._life = ServiceLifecycle("front end")
+        self._lifecycle = ServiceLifecycle("front end")
         self.state = FrontState.CLOSED
         self.problem = ""
 
@@ -200,30 +200,30 @@ class FollowersFront:
 
     async def start(self) -> None:
         """Returns at once. Start it after the followers."""
-        self._life.start()
-        self._life.spawn(self._run(), "front")
+        self._lifecycle.start()
+        self._lifecycle.spawn(self._run(), "front")
 
     async def wait(self) -> None:
         """Returns when it has stopped. Raises the error that ended it."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Closes the front end, as when the gateway stops."""
-        if self._life.begin_stop():
+        if self._lifecycle.begin_stop():
             self.close()
             await self._ended.wait()
-            await self._life.cancel_tasks()
-            self._life.finish()
+            await self._lifecycle.cancel_tasks()
+            self._lifecycle.finish()
 
     async def healthy(self) -> bool:
         """Tells whether it works. (That it cannot be opened concerns no follower.)"""
-        return self._life.alive
+        return self._lifecycle.alive
 
     async def _run(self) -> None:
         try:
             await self._opening.wait()
             while not self._closing.is_set():
-                front = await self._opened()
+                front = await self._open_front()
                 if front is not None:
                     await self._serve(front)
                     continue
@@ -235,7 +235,7 @@ class FollowersFront:
             self._ended.set()
         await asyncio.Event().wait()  # until the process stops
 
-    async def _opened(self) -> FrontEnd | None:
+    async def _open_front(self) -> FrontEnd | None:
         """Returns the front end once it accepts connections; None: it cannot be opened now."""
         settings = self._settings
         try:
@@ -255,11 +255,11 @@ class FollowersFront:
             if self.problem != str(error):
                 log.warning("the front end cannot be opened", error=str(error), again_after_s=_RETRY_S)
             self.problem = str(error)
-            self._is(FrontState.FAILED)
+            self._set_state(FrontState.FAILED)
             return None
         self.problem = ""
         self._front = front
-        self._is(FrontState.OPEN)
+        self._set_state(FrontState.OPEN)
         return front
 
     async def _serve(self, front: FrontEnd) -> None:
@@ -271,18 +271,18 @@ class FollowersFront:
         finally:
             closing.cancel()
             await front.stop()
-            self._is(FrontState.CLOSED)
+            self._set_state(FrontState.CLOSED)
             await asyncio.gather(ended, closing, return_exceptions=True)
         if first is ended:
             ended.result()
 
-    def _is(self, state: FrontState) -> None:
+    def _set_state(self, state: FrontState) -> None:
         if self.state is not state:
             self.state = state
             self._changed()
 
 
-def _fresh(bus: ChildLog, app: HttpBackend) -> HttpBackend:
+def _with_refresh(bus: ChildLog, app: HttpBackend) -> HttpBackend:
     """Wraps an application so that an answer includes all that is visible when its request comes."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -292,7 +292,7 @@ def _fresh(bus: ChildLog, app: HttpBackend) -> HttpBackend:
     return serve
 
 
-def _beside(view: HttpBackend, backend: GatewayBackend) -> HttpBackend:
+def _forward_process_requests(view: HttpBackend, backend: GatewayBackend) -> HttpBackend:
     """Wraps the view so that requests about the process go to the deciding one. A level of the log is set in both."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -302,20 +302,20 @@ def _beside(view: HttpBackend, backend: GatewayBackend) -> HttpBackend:
             return
         await backend.answer(scope, receive, send)
         if scope["method"] == "PUT" and path.startswith(LEVEL_PATH):
-            await view(scope, receive, _nowhere)
+            await view(scope, receive, _discard)
 
     return serve
 
 
-def _silence() -> str:
+def _silence_reason() -> str:
     return f"the deciding process has not answered for {_HEALTH_TIMEOUT_S:g} s"
 
 
-async def _nowhere(_message: object) -> None:
+async def _discard(_message: object) -> None:
     """Drops an answer."""
 
 
-async def _whole(receive: Receive, most: int) -> bytes | None:
+async def _read_body(receive: Receive, most: int) -> bytes | None:
     """Returns a request's body, up to a byte more than ``most``; None: the client has left."""
     body, more = bytearray(), True
     while more and len(body) <= most:

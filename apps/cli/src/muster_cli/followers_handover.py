@@ -39,12 +39,12 @@ _CLOSE_MARGIN_S = 2.0
 class FrontHandover:
     """Pauses the deciding process's own server while the child accepts. See the module's docstring.
 
-    :param is_heard: tells whether the child reported recently.
+    :param is_responsive: tells whether the child reported recently.
     :param close_s: time for the child's open requests when the gateway stops, in seconds.
     """
 
-    def __init__(self, is_heard: Callable[[], bool], close_s: float) -> None:
-        self._is_heard, self._close_s = is_heard, close_s
+    def __init__(self, is_responsive: Callable[[], bool], close_s: float) -> None:
+        self._is_responsive, self._close_s = is_responsive, close_s
         self._channel: Channel[FromFollowers] | None = None
         self._state = FrontState.CLOSED
         self._changed = asyncio.Event()
@@ -59,7 +59,7 @@ class FrontHandover:
     def open(self, gateway_id: str, answer: Admitted, server: HttpServer) -> None:
         """The gateway serves. See :class:`muster_gateway.front_end.OtherFront`."""
         self._gateway_id, self._answer, self._server = gateway_id, answer, server
-        self._invite()
+        self._send_open()
 
     async def close(self) -> None:
         """The gateway stops. See :class:`muster_gateway.front_end.OtherFront`."""
@@ -79,23 +79,23 @@ class FrontHandover:
 
     # ---- the child ---------------------------------------------------------------------------------------------------
 
-    def child_began(self, channel: Channel[FromFollowers]) -> None:
+    def on_child_started(self, channel: Channel[FromFollowers]) -> None:
         """A child runs."""
         self._channel = channel
-        self._invite()
+        self._send_open()
 
-    def child_ended(self) -> None:
+    def on_child_ended(self) -> None:
         """No child runs."""
         self._channel = None
-        self._child_is(FrontState.CLOSED)
+        self._set_child_state(FrontState.CLOSED)
 
-    def child_reported(self, state: FrontState) -> None:
+    def on_child_reported(self, state: FrontState) -> None:
         """The child reported."""
-        self._child_is(state)
+        self._set_child_state(state)
 
     def check(self) -> None:
         """Decides again who accepts. Call this when the child may be silent for too long."""
-        server, child_accepts = self._server, self._state is FrontState.OPEN and self._is_heard()
+        server, child_accepts = self._server, self._state is FrontState.OPEN and self._is_responsive()
         if server is None or child_accepts is self._paused:
             return
         self._paused = child_accepts
@@ -113,11 +113,11 @@ class FrontHandover:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    def _invite(self) -> None:
+    def _send_open(self) -> None:
         if self._channel is not None and self._server is not None:
             self._channel.send(OpenFront(self._gateway_id))
 
-    def _child_is(self, state: FrontState) -> None:
+    def _set_child_state(self, state: FrontState) -> None:
         self._state = state
         self._changed.set()
         self.check()
@@ -140,15 +140,15 @@ class _Answer:
     """The answer of an ASGI application to a request that is there as a whole."""
 
     def __init__(self, body: bytes) -> None:
-        self._given: bytes | None = body
+        self._unread_body: bytes | None = body
         self.status = 500
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         self.body = bytearray()
 
     async def receive(self) -> Message:
-        if self._given is None:
+        if self._unread_body is None:
             await asyncio.Event().wait()  # the client stays until it has its answer
-        body, self._given = self._given, None
+        body, self._unread_body = self._unread_body, None
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:

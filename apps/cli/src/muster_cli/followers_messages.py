@@ -67,7 +67,7 @@ class OpenFront(Message):
 
 
 class CloseFront(Message):
-    """The gateway stops. A Told without ``accepts`` follows when the front end has ended."""
+    """The gateway stops. A FollowersStatus whose front is closed follows when the front end has ended."""
 
 
 class StopFollowers(Message):
@@ -106,11 +106,11 @@ class SettingsRejected(Message):
 
 class FollowerFailed(Message):
     """:param service: its name.
-    :param why: for people.
+    :param reason: for people.
     """
 
     service: str
-    why: str
+    reason: str
 
 
 class Forwarded(Message):

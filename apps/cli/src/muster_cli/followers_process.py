@@ -77,7 +77,7 @@ STARTS = Counter(
 # processor time.
 AVAILABLE_S = 20.0
 # After so long a silence the child gets no requests, because they would wait for its end.
-_HEARD_S = 5.0
+_SILENCE_MAX_S = 5.0
 _SOON_S = 0.1
 # Part of the time that the process allows a service to stop. After it the child is killed, and loses nothing.
 _STOP_MARGIN_S = 1.0
@@ -126,7 +126,7 @@ class FollowersProcess:
         self._available_s, self._wait_min_s = available_s, wait_min_s
         self._listener = listener
         self._spawned: ChildProcess[FromFollowers] | None = first or self._spawn()
-        self.front = FrontHandover(lambda: self.is_heard, settings.gateway.stop_grace_s)
+        self.front = FrontHandover(lambda: self.is_responsive, settings.gateway.stop_grace_s)
         self._silence: asyncio.TimerHandle | None = None
         self._sockets = socket_directory(settings.log.sqlite_path)
         connect_s, gateway = settings.gateway.http_connect_timeout_s, settings.gateway
@@ -135,27 +135,27 @@ class FollowersProcess:
         self._publisher = HttpForwarder("http://publisher", "event publisher", connect_s, socket_path=publisher)
         self._metrics = ViewClient(self._view, _METRICS_TIMEOUT_S, _METRICS_BYTES_MAX)
         self._unstarted: HttpBackend | None = None
-        self.view: HttpBackend = self._asked_of_view
-        self.publisher: HttpBackend = self._asked_of_publisher
+        self.view: HttpBackend = self._serve_view
+        self.publisher: HttpBackend = self._serve_publisher
         self.events = EventsProxy(
             f"unix:{self._sockets / EVENTS_SOCKET}",
             gateway.keepalive_time_s,
             gateway.keepalive_timeout_s,
             gateway.default_rm,
-            self._know_all,
+            self._wait_synced,
         )
         self._writer: LogWriter | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervising: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._first: asyncio.Future[None] | None = None
         # -- state of the child
         self._child: ChildProcess[FromFollowers] | None = None
         self._channel: Channel[FromFollowers] | None = None
-        self._served: LogServer | None = None
-        self._told: FollowersStatus | None = None
-        self._told_s = 0.0
+        self._log_server: LogServer | None = None
+        self._status: FollowersStatus | None = None
+        self._status_at_s = 0.0
         self._failed = ""
-        self._gone = "their process begins"  # why there is no child; "": there is one
+        self._down_reason = "their process begins"  # why there is no child; "": there is one
 
     @property
     def pid(self) -> int:
@@ -172,7 +172,7 @@ class FollowersProcess:
         # 2. the child
         self._first = asyncio.get_running_loop().create_future()
         self._writer = await self._log.writer("followers")
-        self._keeping = asyncio.create_task(self._keep(), name="followers-process")
+        self._supervising = asyncio.create_task(self._supervise(), name="followers-process")
 
     async def start(self) -> None:
         """Returns when the followers answer. Raises FollowersFailed; UsageError if their settings are wrong."""
@@ -181,8 +181,8 @@ class FollowersProcess:
 
     async def wait(self) -> None:
         """Returns after :meth:`stop`. Failures of the child do not end the other services."""
-        assert self._keeping is not None
-        await asyncio.shield(self._keeping)
+        assert self._supervising is not None
+        await asyncio.shield(self._supervising)
 
     async def stop(self) -> None:
         """Lets the followers take the log's present records, in bounded time, then ends the child."""
@@ -190,15 +190,15 @@ class FollowersProcess:
         if self._spawned is not None:
             await self._spawned.end()
             self._spawned = None
-        if self._keeping is not None:
+        if self._supervising is not None:
             if self._channel is not None:
                 self._channel.send(StopFollowers())
             timeout_s = max(_STOP_MARGIN_S, self._settings.process.stop_timeout_s - _STOP_MARGIN_S)
-            await asyncio.wait({self._keeping}, timeout=timeout_s)
-            if not self._keeping.done():
+            await asyncio.wait({self._supervising}, timeout=timeout_s)
+            if not self._supervising.done():
                 log.warning("the followers' process did not stop in time", timeout_s=timeout_s)
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._supervising.cancel()
+            await asyncio.gather(self._supervising, return_exceptions=True)
         if self._writer is not None:
             with contextlib.suppress(LogError):
                 await self._writer.close()
@@ -218,7 +218,7 @@ class FollowersProcess:
 
     async def healthy(self) -> bool:
         """Tells whether the followers answer."""
-        return self.is_heard and self._told is not None and self._told.ready
+        return self.is_responsive and self._status is not None and self._status.ready
 
     def checks(self) -> dict[Part, ServiceCheck]:
         """Returns the checks, as :class:`~muster_cli.followers.Followers` has them."""
@@ -226,24 +226,24 @@ class FollowersProcess:
 
     def log_notes(self) -> Sequence[str]:
         """Returns the damaged parts of the log that the child's front end met, one sentence each."""
-        return self._told.log_notes if self._told is not None else ()
+        return self._status.log_notes if self._status is not None else ()
 
     async def _facts(self, part: Part) -> ServiceFacts:
-        if self._told is None:
-            raise FollowersSilent(self._gone)
-        if not self.is_heard:
-            silent_s = self._clock.monotonic() - self._told_s
+        if self._status is None:
+            raise FollowersSilent(self._down_reason)
+        if not self.is_responsive:
+            silent_s = self._clock.monotonic() - self._status_at_s
             raise FollowersSilent(f"the followers' process has reported nothing for {silent_s:.0f} s")
-        return self._told.services.get(part) or ServiceFacts()
+        return self._status.services.get(part) or ServiceFacts()
 
     # ---- requests to the followers ----------------------------------------------------------------------------------
 
     async def exposition(self) -> bytes:
         """Returns the metrics of both processes; of this one alone while the other does not answer."""
         text = await exposition.own_beside()
-        if not self.is_heard:
+        if not self.is_responsive:
             return text
-        await self._know_all()
+        await self._wait_synced()
         try:
             answer = await self._metrics.get(_METRICS_PATH)
         except GatewayError as error:
@@ -254,36 +254,36 @@ class FollowersProcess:
         return await asyncio.to_thread(exposition.merged, text, answer.body, _OF_FOLLOWERS, _ADDED_UP)
 
     @property
-    def is_heard(self) -> bool:
+    def is_responsive(self) -> bool:
         """Tells whether the child reported recently. A child that hangs gets no requests."""
-        return self._told is not None and self._clock.monotonic() - self._told_s < _HEARD_S
+        return self._status is not None and self._clock.monotonic() - self._status_at_s < _SILENCE_MAX_S
 
-    async def _asked_of_view(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_view(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if not path.startswith(OWN_PATHS):
-            await self._asked(self._view, "view", scope, receive, send)
+            await self._forward(self._view, "view", scope, receive, send)
             return
         # Requests that show or change a process are about the deciding process.
-        await self._here()(scope, receive, send)
-        if scope["method"] == "PUT" and path.startswith(LEVEL_PATH) and self.is_heard:
-            await self._view(scope, receive, _nowhere)  # sets the same level there
+        await self._local_view()(scope, receive, send)
+        if scope["method"] == "PUT" and path.startswith(LEVEL_PATH) and self.is_responsive:
+            await self._view(scope, receive, _discard)  # sets the same level there
 
-    async def _asked_of_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._asked(self._publisher, "event publisher", scope, receive, send)
+    async def _serve_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._forward(self._publisher, "event publisher", scope, receive, send)
 
-    async def _asked(self, target: HttpBackend, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.is_heard:
-            await self._know_all()
+    async def _forward(self, target: HttpBackend, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.is_responsive:
+            await self._wait_synced()
             await target(scope, receive, send)
         else:
             await respond_error(send, 503, f"The {name} is not reachable, try again", [(b"retry-after", b"1")])
 
-    async def _know_all(self) -> None:
+    async def _wait_synced(self) -> None:
         """Returns when the followers know what is visible now, so that an answer includes it."""
-        if self._served is not None:
-            await self._served.wait_synced()
+        if self._log_server is not None:
+            await self._log_server.wait_synced()
 
-    def _here(self) -> HttpBackend:
+    def _local_view(self) -> HttpBackend:
         """Returns a view of this process that never starts: it knows only the process."""
         if self._unstarted is None:
             from muster_view import ViewService
@@ -294,21 +294,21 @@ class FollowersProcess:
 
     # ---- one child after the other -----------------------------------------------------------------------------------
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         assert self._first is not None
         try:
-            await keep_running(self._run, self._is_gone, self._stopping, self._clock.monotonic, self._wait_min_s)
+            await keep_running(self._run, self._on_child_ended, self._stopping, self._clock.monotonic, self._wait_min_s)
         except Exception as error:
-            _settle(self._first, error)
+            _resolve_future(self._first, error)
             raise
         finally:
-            _settle(self._first, None)
+            _resolve_future(self._first, None)
 
-    async def _is_gone(self, reason: str, again_after_s: float) -> None:
+    async def _on_child_ended(self, reason: str, again_after_s: float) -> None:
         assert self._first is not None
         if self._failed and not self._first.done():
             raise FollowersFailed(self._failed)
-        self._gone = f"the followers' process {reason}; it is started again"
+        self._down_reason = f"the followers' process {reason}; it is started again"
         log.error("the followers' process is gone", why=reason, again_after_s=again_after_s)
 
     async def _run(self) -> str:
@@ -324,17 +324,17 @@ class FollowersProcess:
         served = LogServer(
             self._log, self._writer, channel.send, lambda: channel.unsent_bytes, partial(_cannot_be_served, child)
         )
-        self._served = served
+        self._log_server = served
         try:
             log.info("the followers' process was started", pid=child.pid)
-            channel.send(self._begin())
-            self.front.child_began(channel)
+            channel.send(self._start_message())
+            self.front.on_child_started(channel)
             if self._stopping.is_set():
                 channel.send(StopFollowers())
-            return await child.listen(partial(self._take, served), self._available_s, served.wait_flushed)
+            return await child.listen(partial(self._handle_message, served), self._available_s, served.wait_flushed)
         finally:
-            self._child = self._channel = self._served = self._told = None
-            self.front.child_ended()
+            self._child = self._channel = self._log_server = self._status = None
+            self.front.on_child_ended()
             child.kill("was ended")
             await served.close()
             await child.end()
@@ -342,27 +342,27 @@ class FollowersProcess:
     def _spawn(self) -> ChildProcess[FromFollowers]:
         return ChildProcess.spawn(_MODULE, FromFollowers, () if self._listener is None else (self._listener,))
 
-    def _begin(self) -> StartFollowers:
+    def _start_message(self) -> StartFollowers:
         level, form = logs.configured()
         sections = {name: in_clear(getattr(self._settings, name)) for name in _SECTIONS}
         anchor = self._clock.anchor() if isinstance(self._clock, SystemClock) else Anchor()
         listener = self._listener.fileno() if self._listener is not None else -1
         return StartFollowers(sections, str(self._sockets), level, form, tuple(sys.path), anchor, listener)
 
-    def _take(self, served: LogServer, message: FromFollowers) -> None:
+    def _handle_message(self, served: LogServer, message: FromFollowers) -> None:
         assert self._first is not None
         match message:
             case FollowersStatus():
-                self._told, self._told_s = message, self._clock.monotonic()
-                self.front.child_reported(message.front)
+                self._status, self._status_at_s = message, self._clock.monotonic()
+                self.front.on_child_reported(message.front)
                 self._watch_silence()
                 if message.ready:
-                    _settle(self._first, None)
+                    _resolve_future(self._first, None)
             case SettingsRejected():
                 self._stopping.set()  # the settings are wrong, also for another child
-                _settle(self._first, UsageError("\n".join(message.problems)))
+                _resolve_future(self._first, UsageError("\n".join(message.problems)))
             case FollowerFailed():
-                self._failed = message.why
+                self._failed = message.reason
             case Forwarded():
                 self.front.forward(message)
             case (
@@ -382,10 +382,10 @@ class FollowersProcess:
         """Has the deciding process accept HTTP connections when the child is silent for too long."""
         if self._silence is not None:
             self._silence.cancel()
-        self._silence = asyncio.get_running_loop().call_later(_HEARD_S + _SOON_S, self.front.check)
+        self._silence = asyncio.get_running_loop().call_later(_SILENCE_MAX_S + _SOON_S, self.front.check)
 
 
-async def _nowhere(_message: Message) -> None:
+async def _discard(_message: Message) -> None:
     """Drops an answer."""
 
 
@@ -394,7 +394,7 @@ def _cannot_be_served(child: ChildProcess[FromFollowers], error: BaseException) 
     child.kill(f"could not be served: {type(error).__name__}")
 
 
-def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+def _resolve_future(future: asyncio.Future[None], error: Exception | None) -> None:
     if future.done():
         return
     if error is None:

@@ -29,7 +29,7 @@ from muster_runtime.process_stats import resident_bytes
 _YOUNG, _MIDDLE, _NEVER = 5_000, 1, 1 << 30
 # Memory that grows from 200 to 1,000 MiB for good reason so costs seven full collections.
 _GROWN, _GROWN_BYTES = 1.25, 64 << 20
-_LOOK_S = 20.0
+_GROWTH_CHECK_INTERVAL_S = 20.0
 # How often young objects are collected by time. A process that uses less than this share of a core has few.
 _YOUNG_S, _YOUNG_IDLE_S, _IDLE_SHARE = 0.1, 1.0, 0.02
 
@@ -54,7 +54,7 @@ class Young:
         self._middle = False
         self._used_s, self._at_s = time.process_time(), time.monotonic()
 
-    def look(self) -> float:
+    def collect(self) -> float:
         """Collects. Returns after how many seconds to look again."""
         gc.collect(int(self._middle))
         self._middle = not self._middle
@@ -68,10 +68,10 @@ def collect_in_time() -> None:
     """Collects young objects by time, as long as the running loop runs."""
     loop, young = asyncio.get_running_loop(), Young()
 
-    def look() -> None:
-        loop.call_later(aligned_s(young.look()), look)
+    def collect() -> None:
+        loop.call_later(aligned_s(young.collect()), collect)
 
-    loop.call_later(_YOUNG_S, look)
+    loop.call_later(_YOUNG_S, collect)
 
 
 class HeapGrowth:
@@ -99,8 +99,8 @@ def collect_when_grown() -> None:
     """Looks at the memory every 20 s, as long as the running loop runs. For processes that decide nothing."""
     loop, growth = asyncio.get_running_loop(), HeapGrowth(resident_bytes)
 
-    def look() -> None:
+    def check() -> None:
         growth.collect_if_grown()
-        loop.call_later(_LOOK_S, look)
+        loop.call_later(_GROWTH_CHECK_INTERVAL_S, check)
 
-    loop.call_later(_LOOK_S, look)
+    loop.call_later(_GROWTH_CHECK_INTERVAL_S, check)

@@ -14,7 +14,7 @@ from muster_runtime.terminal import Screen, print_json, print_lines
 from rich.table import Table
 
 from muster_cli.operator_client import print_table
-from muster_cli.probe import open_url, place_of, probe
+from muster_cli.probe import open_url, parse_address, probe
 
 _COLOURS = {Grade.OK: "green", Grade.DEGRADED: "yellow", Grade.FAILED: "bold red"}
 _NS = 1_000_000_000
@@ -44,7 +44,7 @@ def whole(address: str, timeout_s: float, access: Access = PLAIN) -> SystemHealt
     """Asks a gateway for the state of the whole. If it does not answer, that is the state. Raises NotAGateway,
     UsageError.
     """
-    scheme, authority = place_of(address)
+    scheme, authority = parse_address(address)
     try:
         return (_grpc if scheme == "grpc" else _http)(scheme, authority, timeout_s, access)
     except OSError as error:
@@ -71,7 +71,7 @@ def _grpc(_scheme: str, authority: str, timeout_s: float, access: Access) -> Sys
     from muster_client.errors import AdminFailed, AdminRefused
 
     try:
-        return asyncio.run(_asked(authority, timeout_s, access))
+        return asyncio.run(_fetch_health(authority, timeout_s, access))
     except AdminRefused as error:
         if error.code.name == "UNIMPLEMENTED":
             raise NotAGateway from error
@@ -80,13 +80,13 @@ def _grpc(_scheme: str, authority: str, timeout_s: float, access: Access) -> Sys
         raise OSError(f"{error.code.name}: {error.details}") from error
 
 
-async def _asked(authority: str, timeout_s: float, access: Access) -> SystemHealthDao:
+async def _fetch_health(authority: str, timeout_s: float, access: Access) -> SystemHealthDao:
     from muster_client.health_client import HealthClient
 
-    from muster_cli.health_text import decoded
+    from muster_cli.health_text import decode_health
 
     async with HealthClient(authority, access=access) as client:
-        return decoded(await client.get(timeout_s))
+        return decode_health(await client.get(timeout_s))
 
 
 def _print(address: str, state: SystemHealthDao) -> None:

@@ -18,13 +18,13 @@ _OTHERS_NAMED_MAX = 4
 _NS = 1_000_000_000
 
 
-async def asked(client: HealthClient, gateway: str) -> SystemHealthDao | None:
+async def fetch_health(client: HealthClient, gateway: str) -> SystemHealthDao | None:
     """Asks a gateway for the state. If it does not answer, that is the state.
 
     Returns None if this gateway is older, or refuses this caller.
     """
     try:
-        return decoded(await client.get())
+        return decode_health(await client.get())
     except AdminRefused:
         return None
     except AdminFailed as error:
@@ -32,7 +32,7 @@ async def asked(client: HealthClient, gateway: str) -> SystemHealthDao | None:
         return unreachable(f"{gateway} does not answer ({error.code.name})", remedy, time.time_ns())
 
 
-def decoded(health: SystemHealth) -> SystemHealthDao:
+def decode_health(health: SystemHealth) -> SystemHealthDao:
     """Returns a message as the record that REST has."""
     return SystemHealthDao(
         grade=_GRADES.get(health.grade, Grade.FAILED),

@@ -26,7 +26,7 @@ from muster_cli.flags import (
     DEFAULT_GATEWAY,
     DEFAULT_HTTP,
     HISTORY,
-    LOOK,
+    INSPECT,
     NO_ACCESS_FLAGS,
     OPERATE,
     RUN,
@@ -59,7 +59,7 @@ topics_app = App(name="topics", help="Create, check and list the topics of the l
 app.command(topics_app)
 app.command(config_app)
 app.command(contexts.context_app)
-events_app = App(name="events", help="Read past events and watch new ones (docs/events-grpc.md).", group=LOOK)
+events_app = App(name="events", help="Read past events and watch new ones (docs/events-grpc.md).", group=INSPECT)
 app.command(admin_app)
 app.command(events_app)
 app.command(explain_app)
@@ -71,7 +71,7 @@ app.command(what_if, group=HISTORY)
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMMON = SettingsFlags()
-_WANTED = EventSelection()
+_EVENTS = EventSelection()
 _AUDIT = AuditSelection()
 
 
@@ -262,7 +262,7 @@ def demo(
     return main_demo(trace or OPENB, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 
-@app.command(group=LOOK)
+@app.command(group=INSPECT)
 def health(
     address: Annotated[str, Parameter(env_var=ADDRESS_VARIABLE)] = DEFAULT_ADDRESS,
     *,
@@ -377,14 +377,14 @@ def migrate(
     return migrating.migrate(data_dir, common.settings, common.set, to_data_dir, to_settings, to_set)
 
 
-@app.command(group=LOOK)
+@app.command(group=INSPECT)
 def top(
     *,
     gateway: GatewayAddress = DEFAULT_GATEWAY,
     rm: RmId = "",
     partition: str = "",
     queue: str = "",
-    nodes: numbers.Shown = 10,
+    nodes: numbers.RowLimit = 10,
     interval: numbers.IntervalS = 1.0,
     once: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -409,7 +409,7 @@ def top(
     return show(TopOptions(gateway, rm, partition, queue, nodes, interval, once, json, flags))
 
 
-@app.command(group=LOOK)
+@app.command(group=INSPECT)
 def get(
     kind: Literal["rms", "nodes", "queues", "applications", "allocations", "asks", "users", "groups"],
     names: tuple[str, ...] = (),
@@ -460,7 +460,7 @@ def get(
 @events_app.command(name="watch")
 def events_watch(
     *,
-    wanted: EventSelection = _WANTED,
+    wanted: EventSelection = _EVENTS,
     requests: Annotated[bool, Parameter(negative="")] = False,
     requests_only: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -479,7 +479,7 @@ def events_watch(
 
 @events_app.command(name="batch")
 def events_batch(
-    *, wanted: EventSelection = _WANTED, count: numbers.Events = 1_000, timeout_s: numbers.TimeoutS = 15.0
+    *, wanted: EventSelection = _EVENTS, count: numbers.Events = 1_000, timeout_s: numbers.TimeoutS = 15.0
 ) -> int:
     """Prints past events; without --start, --since or --newest it begins with the oldest one left.
 
@@ -492,7 +492,7 @@ def events_batch(
     return batch(wanted, count, timeout_s)
 
 
-@app.command(group=LOOK)
+@app.command(group=INSPECT)
 def audit(*, wanted: AuditSelection = _AUDIT, common: SettingsFlags = _COMMON) -> int:
     """Shows who asked what of Muster, from where, and with which result (docs/security.md)."""
     from muster_cli.audit import show

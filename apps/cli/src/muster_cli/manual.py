@@ -14,7 +14,7 @@ from muster_cli.flags import AccessFlags, SettingsFlags
 
 # Flags that many commands share have one section each.
 _SHARED = {"Access": AccessFlags, "Settings": SettingsFlags}
-_PART_OF_SHARED = {
+_SHARED_DESCRIPTIONS = {
     "Access": "Every command that calls a gateway takes these.",
     "Settings": "Every command that starts a service, or opens its data, takes these.",
 }
@@ -76,13 +76,13 @@ def page(app: App, version: str) -> str:
         for path, command in entries:
             lines += _command(path, command)
     for title, flags in _SHARED.items():
-        lines += [f".SH {title.upper()} OPTIONS", *_text(_PART_OF_SHARED[title])]
-        holder = App(default_command=_taking(flags))
+        lines += [f".SH {title.upper()} OPTIONS", *_text(_SHARED_DESCRIPTIONS[title])]
+        holder = App(default_command=_function_with(flags))
         lines += _options(holder, shared=True)
     return "\n".join(lines) + _BEHIND
 
 
-def _taking(flags: type) -> Any:
+def _function_with(flags: type) -> Any:
     def function(*, given: Any = None) -> None: ...
 
     function.__annotations__["given"] = flags

@@ -39,7 +39,7 @@ from muster_cli.settings import HISTORY_DIR, MusterSettings, embedded_defaults, 
 from muster_cli.topics import checked_log, unchanged
 
 _STAGING = "growing."
-_SAID_EVERY_S = 2.0
+_PROGRESS_INTERVAL_S = 2.0
 
 
 def migrate(
@@ -54,13 +54,13 @@ def migrate(
     old_settings, new_settings = _settings(data_dir, file, assignments), _settings(to_data_dir, to_file, to_assignments)
     if old_settings.log.backend == "memory" or new_settings.log.backend == "memory":
         raise UsageError("log.backend memory: expected sqlite or kafka, whose records outlive a process")
-    if _place(old_settings.log) == _place(new_settings.log):
-        raise UsageError(f"{_place(new_settings.log)}: is the log to copy; expected another one")
-    others = beside_the_log(data_dir, new_settings)
+    if _location(old_settings.log) == _location(new_settings.log):
+        raise UsageError(f"{_location(new_settings.log)}: is the log to copy; expected another one")
+    others = history_and_usage_lines(data_dir, new_settings)
     clock = SystemClock()
 
     async def work() -> tuple[int, int]:
-        source = await _as_it_is(old_settings.log, clock)
+        source = await _with_actual_partitions(old_settings.log, clock)
         log = new_settings.log
         if "partitions" not in log.model_fields_set:  # the default; partitions can only grow
             log = log.model_copy(update={"partitions": max(log.partitions, source.partitions)})
@@ -69,14 +69,14 @@ def migrate(
         return record_count, log.partitions
 
     record_count, partitions = _run(work())
-    print_lines(f"{_place(new_settings.log)}: {record_count} records copied; {partitions} partitions")
+    print_lines(f"{_location(new_settings.log)}: {record_count} records copied; {partitions} partitions")
     for line in others:
         print_lines(line)
     print_lines("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
     return 0
 
 
-def beside_the_log(data_dir: Path | None, new_settings: MusterSettings) -> list[str]:
+def history_and_usage_lines(data_dir: Path | None, new_settings: MusterSettings) -> list[str]:
     """Returns what the new Muster has of history and usage, which are not on the log; one line each.
 
     :param data_dir: of the old Muster; None: it had none.
@@ -139,7 +139,7 @@ def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments:
         raise UsageError("--data-dir: expected the directory of muster up")
     else:
         done = _run(_grow_file(settings.log, log, settings.scheduler.group, data_dir, clock))
-    print_lines(f"{_place(log)}: {partitions} partitions; " + ("grown" if done else "it has that many already"))
+    print_lines(f"{_location(log)}: {partitions} partitions; " + ("grown" if done else "it has that many already"))
     print_lines(f"Where the setting log.partitions names a number, it must be {partitions} from now on.")
     return 0
 
@@ -149,7 +149,7 @@ async def _grow_file(current: LogSettings, grown: LogSettings, group: str, data_
     with backup.locked(data_dir):
         if target.finish_interrupted():
             return True
-    source = await _as_it_is(current, clock)
+    source = await _with_actual_partitions(current, clock)
     if source.partitions == grown.partitions:
         return False
     log = unchanged(source)
@@ -185,7 +185,7 @@ async def _grow_kafka(
                 await staged.delete()  # 4
                 return bool(in_staging)
             if staging_marker in in_staging or not in_staging:
-                source = await _as_it_is(current, clock)
+                source = await _with_actual_partitions(current, clock)
                 await _copy(source, KafkaTarget(staging, clock), group, clock)  # 1
             await topics.begin_copy()  # 2
         elif not in_staging or staging_marker in in_staging:
@@ -225,22 +225,22 @@ class _ProgressPrinter:
     """Prints the progress, every few seconds."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock, self._next_s = clock, clock.monotonic() + _SAID_EVERY_S
+        self._clock, self._next_s = clock, clock.monotonic() + _PROGRESS_INTERVAL_S
 
     def progress(self, topic: str, done: int, total: int) -> None:
         if self._clock.monotonic() >= self._next_s:
-            self._next_s = self._clock.monotonic() + _SAID_EVERY_S
+            self._next_s = self._clock.monotonic() + _PROGRESS_INTERVAL_S
             print_lines(f"{topic}: {done} of {total}")
 
 
-async def _as_it_is(settings: LogSettings, clock: Clock) -> LogSettings:
+async def _with_actual_partitions(settings: LogSettings, clock: Clock) -> LogSettings:
     """Returns the settings of an existing log, with the number of partitions that it has. Raises CommandError."""
     topics = settings.topics()
     if settings.backend == "sqlite" and not settings.sqlite_path.exists():
         raise CommandError(f"{settings.sqlite_path} does not exist: expected the log of a Muster")
     count = await partitions_of(settings, clock)
     if not count:
-        raise CommandError(f"{_place(settings)} has no topic {topics.requests}: expected the log of a Muster")
+        raise CommandError(f"{_location(settings)} has no topic {topics.requests}: expected the log of a Muster")
     return settings.model_copy(update={"partitions": count, "derived_topics": False})
 
 
@@ -276,7 +276,7 @@ def _settings(data_dir: Path | None, file: Path | None, assignments: Sequence[st
     return settings
 
 
-def _place(settings: LogSettings) -> str:
+def _location(settings: LogSettings) -> str:
     if settings.backend == "kafka":
         return f"Kafka {settings.kafka_bootstrap_servers} {settings.topic_prefix}si.*"
     return str(settings.sqlite_path.absolute())

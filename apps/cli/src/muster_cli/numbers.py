@@ -18,7 +18,7 @@ from muster_cli.errors import UsageError
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,30}\Z")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?\Z")
-_SHOWN_MAX = 40
+_QUOTED_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Range:
     def within(self, name: str, number: float | None, text: str) -> int | float:
         """Returns the number that was read from a text. Raises UsageError; None: the text is none."""
         if number is None or not (self.least < number if self.above else self.least <= number) or number > self.most:
-            raise UsageError(f"{name}: must be {self.expected}, got {_shown(text)}")
+            raise UsageError(f"{name}: must be {self.expected}, got {_quote(text)}")
         return number
 
     @property
@@ -69,8 +69,8 @@ class Range:
         return f"a number above {least}, at most {most}" if self.above else f"a number from {least} to {most}"
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…")
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _QUOTED_MAX else f"{text[: _QUOTED_MAX - 1]}…")
 
 
 def _number(range_: Range) -> Parameter:
@@ -91,7 +91,7 @@ MessageItems = Annotated[int, _number(Range(1, 50_000, whole=True))]
 Rate = Annotated[float, _number(Range(0, 1_000_000))]
 Seed = Annotated[int, _number(Range(0, _INT64_MAX, whole=True))]
 # Rows, nodes and the like to show: more fit on no screen and in no pipe.
-Shown = Annotated[int, _number(Range(1, 1_000_000, whole=True))]
+RowLimit = Annotated[int, _number(Range(1, 1_000_000, whole=True))]
 RowsOrAll = Annotated[int | None, _number(Range(0, _INT64_MAX, whole=True))]
 EventId = Annotated[int | None, _number(Range(0, _INT64_MAX, whole=True))]
 Events = Annotated[int, _number(Range(1, 1_000_000_000, whole=True))]
@@ -112,7 +112,7 @@ Seeds = Annotated[int, _number(Range(1, 10_000, whole=True))]
 Speed = Annotated[float, _number(Range(0.001, 1_000_000))]
 Times = Annotated[float, _number(Range(0, 1_000))]
 Users = Annotated[int, _number(Range(0, 1_000_000, whole=True))]
-Part = Annotated[float, _number(Range(0, 1, above=True))]
+Fraction = Annotated[float, _number(Range(0, 1, above=True))]
 TickS = Annotated[float, _number(Range(0, _DAY_S))]
 UntilS = Annotated[float | None, _number(Range(0, _CENTURY_S, above=True))]
 # 0: one for each core.

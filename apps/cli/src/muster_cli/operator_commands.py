@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from muster_cli.flags import LOOK, OPERATE, ReportFile
+from muster_cli.flags import INSPECT, OPERATE, ReportFile
 from muster_cli.operator_client import OperatorTarget
 
 admin_app = App(
@@ -15,7 +15,7 @@ admin_app = App(
     group=OPERATE,
 )
 explain_app = App(
-    name="explain", help="Explain why asks are pending, and how objects stand (docs/explain.md).", group=LOOK
+    name="explain", help="Explain why asks are pending, and how objects stand (docs/explain.md).", group=INSPECT
 )
 _OPERATOR = OperatorTarget()
 

@@ -22,7 +22,7 @@ DEFAULT_ADDRESS = "grpc://127.0.0.1:9090"
 _SCHEMES = ("grpc", "http", "https")
 
 
-def place_of(address: str) -> tuple[str, str]:
+def parse_address(address: str) -> tuple[str, str]:
     """Returns an address's scheme, and its host and port. Raises UsageError."""
     scheme, separator, authority = address.partition("://")
     if not separator or scheme not in _SCHEMES or not authority:
@@ -37,7 +37,7 @@ def probe(address: str, timeout_s: float, access: Access | None = None) -> tuple
         ``https://host:port`` (``/readyz``).
     :param access: TLS, and a token: a gateway's HTTP front then gives details; none: plain text, without a token.
     """
-    scheme, authority = place_of(address)
+    scheme, authority = parse_address(address)
     if scheme == "grpc":
         return _grpc(authority, timeout_s, access)
     context = access.context() if scheme == "https" and access is not None else None

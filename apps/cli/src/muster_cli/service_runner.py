@@ -55,7 +55,7 @@ class ManagedResource(NamedTuple):
     stop: Callable[[], Awaitable[None]]
 
 
-class _Asked(Exception):
+class _StopRequested(Exception):
     """The process is asked to stop."""
 
 
@@ -80,7 +80,7 @@ async def run(
     try:
         # 1, 2
         cause = await _until_ended(opened, parts, stop, checks, on_ready, stops)
-        if not isinstance(cause, _Asked):
+        if not isinstance(cause, _StopRequested):
             raise cause
     finally:
         # 3. stop in the reverse order; started parts are stopped even if the next one could not start
@@ -111,7 +111,7 @@ async def _until_ended(
         watched.append(task)
 
     try:
-        watch(stop.wait(), "stop", lambda _: _Asked())
+        watch(stop.wait(), "stop", lambda _: _StopRequested())
         # 1. start in order; a start that waits for a server can take long, and ends with the process
         for name, start_it, stop_it in opened:
             if ending.cause is None:
@@ -151,16 +151,16 @@ async def _start(
 
 
 def _start_failed(name: str, task: asyncio.Future[Any]) -> BaseException | None:
-    return _because(StartFailed(name, error), error) if (error := error_of(task)) is not None else None
+    return _with_cause(StartFailed(name, error), error) if (error := error_of(task)) is not None else None
 
 
 def _died(name: str, task: asyncio.Future[Any]) -> BaseException | None:
     if task.cancelled():
         return None
-    return _because(ServiceDied(name, task.exception()), task.exception())
+    return _with_cause(ServiceDied(name, task.exception()), task.exception())
 
 
-def _because(error: BaseException, cause: BaseException | None) -> BaseException:
+def _with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
     error.__cause__ = cause
     return error
 
@@ -193,14 +193,14 @@ def signals(stop: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT)
 
-    def take(number: signal.Signals) -> None:
+    def handle(number: signal.Signals) -> None:
         log.info("stopping", signal=number.name)
         notify(STOPPING)
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)  # restores the default action
 
     for signum in handled:
-        loop.add_signal_handler(signum, take, signum)
+        loop.add_signal_handler(signum, handle, signum)
     try:
         yield
     finally:

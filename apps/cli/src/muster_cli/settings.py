@@ -109,7 +109,7 @@ def load(
         environment=variables,
         flags=[*map(parse_assignment, assignments), *flags],
     )
-    return _with_paths_beside_file(_with_parquet_moved(composed))
+    return _with_paths_relative_to_file(_with_parquet_moved(composed))
 
 
 def _with_parquet_moved(composed: ResolvedSettings[MusterSettings]) -> ResolvedSettings[MusterSettings]:
@@ -129,7 +129,7 @@ def _with_parquet_moved(composed: ResolvedSettings[MusterSettings]) -> ResolvedS
     return replace(composed, values=composed.values.model_copy(update={"publisher": moved}))
 
 
-def _with_paths_beside_file(composed: ResolvedSettings[MusterSettings]) -> ResolvedSettings[MusterSettings]:
+def _with_paths_relative_to_file(composed: ResolvedSettings[MusterSettings]) -> ResolvedSettings[MusterSettings]:
     """Resolves relative paths in the informers' tables of a settings file against that file's folder."""
     origin, path = composed.origins.get(("scheduler", "external", "informers"), (Origin.DEFAULT, ""))
     if origin is not Origin.FILE or ("scheduler", "external", "base") in composed.origins:

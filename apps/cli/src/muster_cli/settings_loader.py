@@ -99,7 +99,7 @@ class ResolvedSettings(Generic[M]):
 class _RawValue:
     value: object
     origin: Origin
-    place: str
+    location: str
 
 
 def compose(
@@ -121,24 +121,24 @@ def compose(
     raw_values: dict[SettingPath, _RawValue] = {}
     problems: list[str] = []
 
-    def take(path: SettingPath, raw_value: _RawValue) -> None:
+    def set_value(path: SettingPath, raw_value: _RawValue) -> None:
         if path not in types_of:
-            problems.append(f"{raw_value.place}: unknown setting {'.'.join(path)!r}{_meant(path, types_of)}")
+            problems.append(f"{raw_value.location}: unknown setting {'.'.join(path)!r}{_suggestion(path, types_of)}")
         else:
             value = _parse(raw_value.value, types_of[path]) if isinstance(raw_value.value, str) else raw_value.value
-            raw_values[path] = _RawValue(value, raw_value.origin, raw_value.place)
+            raw_values[path] = _RawValue(value, raw_value.origin, raw_value.location)
 
     for name, value in (defaults or {}).items():
-        take(tuple(name.split(".")), _RawValue(value, Origin.DEFAULT, ""))
+        set_value(tuple(name.split(".")), _RawValue(value, Origin.DEFAULT, ""))
     if file is not None:
         for path, value in _read_file(file, types_of):
-            take(path, _RawValue(value, Origin.FILE, str(file)))
+            set_value(path, _RawValue(value, Origin.FILE, str(file)))
     for name, text in sorted((environment or {}).items()):
         if name.startswith(ENVIRONMENT_PREFIX) and SEPARATOR in name[len(ENVIRONMENT_PREFIX) :]:
             path = tuple(part.lower() for part in name[len(ENVIRONMENT_PREFIX) :].split(SEPARATOR))
-            take(path, _RawValue(text, Origin.ENVIRONMENT, name))
+            set_value(path, _RawValue(text, Origin.ENVIRONMENT, name))
     for name, flag, value in flags:
-        take(tuple(name.split(".")), _RawValue(value, Origin.FLAG, flag))
+        set_value(tuple(name.split(".")), _RawValue(value, Origin.FLAG, flag))
 
     tree: dict[str, Any] = {}
     for path, raw_value in raw_values.items():
@@ -154,7 +154,8 @@ def compose(
     if problems or values is None:
         raise SettingsError(problems)
     return ResolvedSettings(
-        values, {path: (raw_value.origin, raw_value.place) for path, raw_value in raw_values.items() if raw_value.place}
+        values,
+        {path: (raw_value.origin, raw_value.location) for path, raw_value in raw_values.items() if raw_value.location},
     )
 
 
@@ -188,7 +189,7 @@ def format_value(value: object) -> str:
     if isinstance(value, BaseModel):
         return format_value(dict(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_shown(str(key), item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_format_item(str(key), item)}" for key, item in value.items()) + "}"
     if isinstance(value, (set, frozenset)):
         return "[" + ", ".join(sorted(format_value(item) for item in value)) + "]"
     if isinstance(value, (list, tuple)):
@@ -196,7 +197,7 @@ def format_value(value: object) -> str:
     return str(value)
 
 
-def _shown(name: str, value: object) -> str:
+def _format_item(name: str, value: object) -> str:
     return MASK if isinstance(value, str) and value and is_secret(name) else format_value(value)
 
 
@@ -260,7 +261,7 @@ def _explain(
         location = tuple(str(part) for part in problem["loc"])
         path = next((location[:n] for n in range(len(location), 0, -1) if location[:n] in raw_values), location)
         raw_value = raw_values.get(path)
-        prefix = f"{raw_value.place}: " if raw_value is not None and raw_value.place else ""
+        prefix = f"{raw_value.location}: " if raw_value is not None and raw_value.location else ""
         suffix = ""
         if (
             raw_value is not None
@@ -281,7 +282,7 @@ def _is_secret(annotation: object) -> bool:
     return any(_is_secret(argument) for argument in typing.get_args(annotation))
 
 
-def _meant(path: SettingPath, types_of: Mapping[SettingPath, object]) -> str:
+def _suggestion(path: SettingPath, types_of: Mapping[SettingPath, object]) -> str:
     names = [".".join(setting_path) for setting_path in types_of]
     near = difflib.get_close_matches(".".join(path), names, n=1)
     if near:

@@ -61,14 +61,14 @@ def simulate(
             [replace(source, seed=source.first_seed() + number) for number in range(seeds)] if seeds > 1 else [source]
         )
         points = [ExperimentPoint(seeded, scenario, tick_s, until_s) for scenario in scenarios for seeded in sources]
-        stats = _played(points, len(workload.tasks), processes, keep)
+        stats = _run_experiments(points, len(workload.tasks), processes, keep)
     except WhatIfError as error:
         raise UsageError(str(error)) from error
     plays = [stats[first : first + len(sources)] for first in range(0, len(stats), len(sources))]
     compared, names = rows(plays), [scenario.name for scenario in scenarios]
     facts = [
         *workload.facts,
-        *_held_against(started_s, plays[0][0] if started_s else None),
+        *_fidelity_lines(started_s, plays[0][0] if started_s else None),
         *([f"{seeds} seeds; ± is the 95 % interval of the mean"] if seeds > 1 else []),
     ]
     if html_file is not None:
@@ -156,7 +156,7 @@ def _scenarios(workload: Workload, configs: Sequence[Path], changes: Sequence[st
     return named
 
 
-def _held_against(started_s: Mapping[str, float], stats: SimulationStats | None) -> list[str]:
+def _fidelity_lines(started_s: Mapping[str, float], stats: SimulationStats | None) -> list[str]:
     """How well the play of what was in force repeats what happened."""
     if stats is None:
         return []
@@ -169,7 +169,9 @@ def _held_against(started_s: Mapping[str, float], stats: SimulationStats | None)
     return [sentence + (f", {never:,} do not start" if never else "")]
 
 
-def _played(points: Sequence[ExperimentPoint], tasks: int, processes: int, keep: Path | None) -> list[SimulationStats]:
+def _run_experiments(
+    points: Sequence[ExperimentPoint], tasks: int, processes: int, keep: Path | None
+) -> list[SimulationStats]:
     console = Screen(file=standard_error())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

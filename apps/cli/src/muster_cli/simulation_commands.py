@@ -28,7 +28,7 @@ def simulate(
     speed: numbers.Speed = 1.0,
     declare: numbers.Times = 0.0,
     users: numbers.Users = 0,
-    part: numbers.Part = 1.0,
+    part: numbers.Fraction = 1.0,
     tick_s: numbers.TickS = 0.0,
     until_s: numbers.UntilS = None,
     processes: numbers.Processes = 0,

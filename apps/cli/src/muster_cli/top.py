@@ -79,7 +79,7 @@ async def _show(options: TopOptions, access: Access) -> None:
     ):
 
         async def health() -> SystemHealthDao | None:
-            return await health_text.asked(health_client, options.gateway)
+            return await health_text.fetch_health(health_client, options.gateway)
 
         if options.once:
             await _print_once(client, health, options)
@@ -129,7 +129,9 @@ def _print(
         print_json(shown, indent=None, separators=(",", ":"))
         return
     console = _console()
-    print_table(screen(now, before, _room(console, _QUEUES_PRINTED, options.nodes), health_lines(health)), console)
+    print_table(
+        screen(now, before, _screen_size(console, _QUEUES_PRINTED, options.nodes), health_lines(health)), console
+    )
 
 
 def _print_health(health: SystemHealthDao | None) -> None:
@@ -141,7 +143,7 @@ def _console() -> Screen:
     return Screen(width=None if is_terminal() else _PIPED_WIDTH)
 
 
-def _room(console: Screen, queues: int, nodes: int) -> ScreenSize:
+def _screen_size(console: Screen, queues: int, nodes: int) -> ScreenSize:
     """The size of the screen: the number of resource type columns that fit beside the others."""
     narrow = console.width < _WIDE
     others = _OTHER_COLUMNS_NARROW if narrow else _OTHER_COLUMNS
@@ -173,7 +175,7 @@ class _Live:
         with Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             following = asyncio.create_task(self._follow_health(live), name="health")
             try:
-                await self._follow_figures(live)
+                await self._follow_metrics(live)
             finally:
                 following.cancel()
                 await asyncio.wait({following})
@@ -184,17 +186,17 @@ class _Live:
             self._health = await self._ask_health()
             self._draw(live)
 
-    async def _follow_figures(self, live: Live) -> None:
+    async def _follow_metrics(self, live: Live) -> None:
         while True:
             try:
-                await self._take(live)
+                await self._read_snapshots(live)
             except AdminFailed:
                 if self._now is None and (self._health is None or self._health.part == "gateway"):
                     raise
             self._draw(live)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _take(self, live: Live) -> None:
+    async def _read_snapshots(self, live: Live) -> None:
         try:
             async with aclosing(_watch(self._client, self._options)) as snapshots:
                 async for taken in snapshots:
@@ -221,7 +223,7 @@ def _fitted(
 ) -> RenderableType:
     free_lines = console.height - _OTHER_LINES - len(health)
     nodes = min(options.nodes, max(_QUEUES_MIN, free_lines // 2))
-    room = _room(console, max(_QUEUES_MIN, free_lines - nodes), nodes)
+    room = _screen_size(console, max(_QUEUES_MIN, free_lines - nodes), nodes)
     return screen(now, before, room, health)
 
 

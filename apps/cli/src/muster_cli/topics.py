@@ -34,7 +34,7 @@ def create(file: Path | None, assignments: Sequence[str]) -> int:
 
     async def work(bus: Log, topics: Topics) -> None:
         for spec in topics.specs():
-            print_lines(f"{spec.name}: {_wanted(spec)}")
+            print_lines(f"{spec.name}: {_format_spec(spec)}")
 
     return with_log(settings.log, lambda log: make_log(log, SystemClock()), work)
 
@@ -82,7 +82,7 @@ def describe(file: Path | None, assignments: Sequence[str]) -> int:
         for spec in topics.specs():
             for partition in range(spec.partitions):
                 first, end = await _ends(bus, spec.name, partition)
-                head = (spec.name, _wanted(spec)) if partition == 0 else ("", "")
+                head = (spec.name, _format_spec(spec)) if partition == 0 else ("", "")
                 table.add_row(*head, str(partition), str(first), str(end))
         Screen().print(table)
 
@@ -125,7 +125,7 @@ async def _ends(bus: Log, topic: str, partition: int) -> tuple[int, int]:
         await reader.close()
 
 
-def _wanted(spec: TopicSpec) -> str:
+def _format_spec(spec: TopicSpec) -> str:
     kept = ["newest per key"] if "compact" in spec.cleanup else []
     if "delete" in spec.cleanup:
         kept.append(f"{spec.retention_ms / _MS_PER_DAY:g} days" if spec.retention_ms >= 0 else "for ever")

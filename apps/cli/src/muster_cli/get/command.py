@@ -191,12 +191,12 @@ def _watch(options: GetOptions, kind: ResourceKind, client: RestClient) -> None:
         now = {kind.key(item): item for item in table.items}
         changes = [("+" if name not in before else "~", item) for name, item in now.items() if before.get(name) != item]
         changes += [("-", item) for name, item in before.items() if name not in now]
-        _say_changes(options, table, changes)
+        _print_changes(options, table, changes)
         before = now
         time.sleep(options.interval_s)
 
 
-def _say_changes(options: GetOptions, table: ItemTable, changes: list[tuple[str, Item]]) -> None:
+def _print_changes(options: GetOptions, table: ItemTable, changes: list[tuple[str, Item]]) -> None:
     """Prints what is new (+), other than before (~), and gone (-)."""
     if not changes:
         return

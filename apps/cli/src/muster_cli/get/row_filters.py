@@ -17,7 +17,7 @@ from muster_cli import numbers
 from muster_cli.errors import UsageError
 from muster_cli.get.resource_kinds import Column, Item, Value
 
-_CONDITION = re.compile(r"(?P<column>[^=!<>]+?)\s*(?P<how>!=|>=|<=|=|<|>)\s*(?P<wanted>.*)", re.DOTALL)
+_CONDITION = re.compile(r"(?P<column>[^=!<>]+?)\s*(?P<comparison>!=|>=|<=|=|<|>)\s*(?P<operand>.*)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -31,16 +31,16 @@ class RowFilter:
     """One condition on a column's value."""
 
     column: Column
-    how: str
-    wanted: str
+    comparison: str
+    operand: str
 
     def matches(self, item: Item) -> bool:
         """Tells whether an item fulfils it. What has no value fulfils ``!=`` only."""
         value = self.column.of(item)
-        if self.how in _COMPARISONS:
-            return isinstance(value, int | float) and _COMPARISONS[self.how](value, float(self.wanted))
-        fits = value is not None and fnmatchcase(str(value), self.wanted)
-        return fits is (self.how == "=")
+        if self.comparison in _COMPARISONS:
+            return isinstance(value, int | float) and _COMPARISONS[self.comparison](value, float(self.operand))
+        fits = value is not None and fnmatchcase(str(value), self.operand)
+        return fits is (self.comparison == "=")
 
 
 def condition(text: str, columns: Sequence[Column]) -> RowFilter:
@@ -49,10 +49,10 @@ def condition(text: str, columns: Sequence[Column]) -> RowFilter:
     if match is None:
         raise UsageError(f"--where {text!r}: expected COLUMN=TEXT, COLUMN!=TEXT, COLUMN>NUMBER or COLUMN<NUMBER")
     row_filter = RowFilter(
-        column_of(match["column"].strip(), columns, "--where"), match["how"], match["wanted"].strip()
+        column_of(match["column"].strip(), columns, "--where"), match["comparison"], match["operand"].strip()
     )
-    if row_filter.how in _COMPARISONS:
-        numbers.COMPARED.number(f"--where {text!r}", row_filter.wanted)
+    if row_filter.comparison in _COMPARISONS:
+        numbers.COMPARED.number(f"--where {text!r}", row_filter.operand)
     return row_filter
 
 

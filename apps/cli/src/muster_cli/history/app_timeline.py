@@ -140,7 +140,9 @@ def read(history: HistoryDatabase, application: str, life: int = 0) -> Applicati
     first_id = begins[chosen - 1] if chosen else first_known_id
     end_id = begins[chosen] if chosen < len(begins) else 2**63 - 1
     (newest_ns,) = (span.newest_ns for span in history.spans if (span.rm, span.instance) == (rm, instance))
-    return _life(connection, (rm, instance, application), (chosen, len(begins)), (first_id, end_id), newest_ns)
+    return _build_timeline(
+        connection, (rm, instance, application), (chosen, len(begins)), (first_id, end_id), newest_ns
+    )
 
 
 def _narrow(connection: duckdb.DuckDBPyConnection, application: str, rm: str, instance: str) -> None:
@@ -159,7 +161,7 @@ def _narrow(connection: duckdb.DuckDBPyConnection, application: str, rm: str, in
     connection.execute("CREATE OR REPLACE VIEW events AS FROM narrowed")
 
 
-def _life(
+def _build_timeline(
     connection: duckdb.DuckDBPyConnection,
     name: tuple[str, str, str],
     life: tuple[int, int],

@@ -14,14 +14,14 @@ from rich.text import Text
 
 from muster_cli.history import views
 from muster_cli.history.app_timeline import ApplicationTimeline, TimelineAllocation, TimelineAsk
-from muster_cli.history.output import format_duration, format_time, shown_resource, time_unit
+from muster_cli.history.output import format_duration, format_resource, format_time, time_unit
 from muster_cli.history.time_axis import Axis
 
 _KEY_CELLS = 32
 _BAR_CELLS_MIN = 12
-_NODES_SHOWN = 12
-_SHAPES_SHOWN = 6
-_HAPPENINGS_SHOWN = 20
+_NODES_MAX = 12
+_SHAPES_MAX = 6
+_EVENTS_MAX = 20
 _STATE_STYLES = {
     "New": "dim", "Accepted": "yellow", "Starting": "yellow", "Running": "green", "Completing": "cyan",
     "Completed": "blue", "Failing": "red", "Failed": "red", "Resuming": "magenta", "Rejected": "red",
@@ -47,7 +47,7 @@ def screen(life: ApplicationTimeline, width: int, rows: int, *, plain: bool) -> 
         parts += ["", (_together if many else _one_by_one)(life, width, plain=plain)]
     if life.waiting:
         parts += ["", _waiting(life, rows)]
-    if happened := _happenings(life, len(life.allocations) > rows):
+    if happened := _events_table(life, len(life.allocations) > rows):
         parts += ["", happened]
     return Group(*parts)
 
@@ -75,7 +75,7 @@ def _head(life: ApplicationTimeline) -> Table:
         lines.add_row("waited", f"{format_duration((first - life.begin_ns) / 1e9)} for the first allocation")
     if used := life.resource_seconds():
         unit, size = time_unit((life.until_ns - life.begin_ns) / 1e9)
-        shown = shown_resource({name: value / size for name, value in used.items()})
+        shown = format_resource({name: value / size for name, value in used.items()})
         lines.add_row("used", escape_invisible(f"as much as {shown} for 1 {unit}"))
     return lines
 
@@ -134,7 +134,7 @@ def _together(life: ApplicationTimeline, width: int, *, plain: bool) -> Renderab
         table.add_row(
             escape_invisible(name),
             f"{len(allocations):,}",
-            _lasted(life, allocations),
+            _format_run_times(life, allocations),
             axis.heights(axis.running(spans), style, most),
         )
 
@@ -147,15 +147,15 @@ def _together(life: ApplicationTimeline, width: int, *, plain: bool) -> Renderab
     for change, allocations in _grouped((allocation.ended or _RUNS, allocation) for allocation in life.allocations):
         add(change, allocations, _ENDED_STYLES.get("" if change == _RUNS else change, ""))
     table.add_section()
-    shapes = _grouped((shown_resource(allocation.resource), allocation) for allocation in life.allocations)
-    for name, allocations in shapes[:_SHAPES_SHOWN]:
+    shapes = _grouped((format_resource(allocation.resource), allocation) for allocation in life.allocations)
+    for name, allocations in shapes[:_SHAPES_MAX]:
         add(f"each {name}", allocations, "blue")
-    _left_out(table, shapes[_SHAPES_SHOWN:], "sizes")
+    _left_out(table, shapes[_SHAPES_MAX:], "sizes")
     table.add_section()
     nodes = _grouped((allocation.node, allocation) for allocation in life.allocations)
-    for name, allocations in nodes[:_NODES_SHOWN]:
+    for name, allocations in nodes[:_NODES_MAX]:
         add(f"on {name or 'an unknown node'}", allocations, "cyan")
-    _left_out(table, nodes[_NODES_SHOWN:], "nodes")
+    _left_out(table, nodes[_NODES_MAX:], "nodes")
     return table
 
 
@@ -178,7 +178,7 @@ def _grouped(pairs: Iterable[tuple[str, TimelineAllocation]]) -> list[tuple[str,
     return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 
 
-def _lasted(life: ApplicationTimeline, allocations: Sequence[TimelineAllocation]) -> str:
+def _format_run_times(life: ApplicationTimeline, allocations: Sequence[TimelineAllocation]) -> str:
     seconds = sorted(
         ((allocation.end_ns if allocation.end_ns is not None else life.until_ns) - allocation.begin_ns) / 1e9
         for allocation in allocations
@@ -200,7 +200,7 @@ def _waiting(life: ApplicationTimeline, rows: int) -> Table:
         waited = max((ask.end_ns if ask.end_ns is not None else life.until_ns) - ask.asked_ns for ask in asks) / 1e9
         first = asks[0]
         then = f"{first.ended or 'pending'}{f': {first.message}' if first.message else ''}"
-        amount = escape_invisible(shown_resource(first.resource))
+        amount = escape_invisible(format_resource(first.resource))
         table.add_row(
             escape_invisible(name),
             _since(life, first.asked_ns),
@@ -215,16 +215,16 @@ def _waiting(life: ApplicationTimeline, rows: int) -> Table:
         return table
     alike: dict[tuple[str, str], list[TimelineAsk]] = {}
     for ask in life.waiting:
-        alike.setdefault((ask.ended, shown_resource(ask.resource)), []).append(ask)
+        alike.setdefault((ask.ended, format_resource(ask.resource)), []).append(ask)
     groups = sorted(alike.values(), key=len, reverse=True)
-    for asks in groups[:_SHAPES_SHOWN]:
+    for asks in groups[:_SHAPES_MAX]:
         add(f"{len(asks):,} alike, {asks[0].key} the first", asks)
-    if more := groups[_SHAPES_SHOWN:]:
+    if more := groups[_SHAPES_MAX:]:
         table.add_row(f"{sum(map(len, more)):,} more of {len(more):,} kinds", style="dim")
     return table
 
 
-def _happenings(life: ApplicationTimeline, together: bool) -> Table | None:
+def _events_table(life: ApplicationTimeline, together: bool) -> Table | None:
     """The notable events in order: ends that the RM did not want, replacements, the scheduler's messages."""
     entries: list[tuple[int, str, str]] = [(event.at_ns, event.what, event.message) for event in life.happenings]
     for allocation in life.allocations:
@@ -239,25 +239,27 @@ def _happenings(life: ApplicationTimeline, together: bool) -> Table | None:
                 (
                     allocation.end_ns,
                     allocation.ended,
-                    f"{allocation.key} on {allocation.node}{_because(allocation.message)}",
+                    f"{allocation.key} on {allocation.node}{_cause_clause(allocation.message)}",
                 )
             )
         elif allocation.message:
-            entries.append((allocation.end_ns, allocation.ended, f"{allocation.key}{_because(allocation.message)}"))
+            entries.append(
+                (allocation.end_ns, allocation.ended, f"{allocation.key}{_cause_clause(allocation.message)}")
+            )
     if not entries:
         return None
     entries.sort()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     _columns(table, ("since", True), ("what", False), ("which", False))
     lines = _runs_of(entries) if together else [(at_ns, kind, detail) for at_ns, kind, detail in entries]
-    for at_ns, kind, detail in lines[:_HAPPENINGS_SHOWN]:
+    for at_ns, kind, detail in lines[:_EVENTS_MAX]:
         table.add_row(_since(life, at_ns), Text(kind, style=_ENDED_STYLES.get(kind, "")), escape_invisible(detail))
-    if len(lines) > _HAPPENINGS_SHOWN:
-        table.add_row("", "", f"{len(lines) - _HAPPENINGS_SHOWN:,} more (--json has all)", style="dim")
+    if len(lines) > _EVENTS_MAX:
+        table.add_row("", "", f"{len(lines) - _EVENTS_MAX:,} more (--json has all)", style="dim")
     return table
 
 
-def _because(message: str) -> str:
+def _cause_clause(message: str) -> str:
     return f": {message}" if message else ""
 
 

@@ -57,7 +57,7 @@ def app(
     application: str,
     *,
     life: numbers.Ordinal = 0,
-    rows: numbers.Shown = 40,
+    rows: numbers.RowLimit = 40,
     json: Switch = False,
     flags: HistoryFlags = _FLAGS,
     common: SettingsFlags = _COMMON,

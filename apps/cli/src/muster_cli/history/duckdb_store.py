@@ -55,7 +55,7 @@ class HistoryDatabase:
     :ivar connection: DuckDB; times are UTC.
     :ivar spans: of every RM and instance.
     :ivar files: the Parquet files.
-    :ivar beyond: events in none of the files, with their source.
+    :ivar unexported: events in none of the files, with their source.
     :ivar rm: only this RM's events are visible; "": all.
     """
 
@@ -63,21 +63,21 @@ class HistoryDatabase:
     source: HistoryLocation
     spans: list[InstanceSpan]
     files: list[str]
-    beyond: Sequence[tuple[str, tails.UnexportedEvents]]
+    unexported: Sequence[tuple[str, tails.UnexportedEvents]]
     rm: str = ""
 
     def freshness(self) -> list[str]:
         """Returns sentences: the number of events, their sources, their age, and gaps."""
         events = sum(span.events for span in self.spans)
         newest = max(span.newest_ns for span in self.spans)
-        later = [(where, tail.events_of(self.rm)) for where, tail in self.beyond]
+        later = [(where, tail.events_of(self.rm)) for where, tail in self.unexported]
         exported = events - sum(count for _, count in later)
         parts = [f"{exported:,} in {_count(len(self.files), 'Parquet file')}"] if self.files else []
         parts += [f"{count:,} not exported yet, {where}" for where, count in later]
         sentences = [f"{_count(events, 'event')} ({'; '.join(parts)}), the newest of {_time(newest)}."]
         if self.source.log_file is None and not self.source.http:
             sentences.append("What is not exported yet is not in it; --data-dir or --http adds that.")
-        if any(tail.cut for _, tail in self.beyond):
+        if any(tail.cut for _, tail in self.unexported):
             sentences.append(
                 f"More than {tails.EVENTS_MAX:,} events are not exported; only the newest of them are here."
             )
@@ -87,7 +87,9 @@ class HistoryDatabase:
             for span in self.spans
             if span.missing
         ]
-        sentences += [f"{sentence[0].upper()}{sentence[1:]}." for _, tail in self.beyond for sentence in tail.damaged]
+        sentences += [
+            f"{sentence[0].upper()}{sentence[1:]}." for _, tail in self.unexported for sentence in tail.damaged
+        ]
         return sentences
 
 
@@ -106,7 +108,7 @@ def open_history(source: HistoryLocation, rm: str = "", *, files_allowed: bool =
     try:
         yield _open(connection, source, rm, files_allowed=files_allowed)
     except duckdb.IOException as error:  # a file was removed, or is damaged
-        raise CommandError(f"history in {source.shown} cannot be read: {_first_line(error)}") from error
+        raise CommandError(f"history in {source.display_name} cannot be read: {_first_line(error)}") from error
     finally:
         connection.close()
 
@@ -122,9 +124,9 @@ def _open(
         except (OSError, duckdb.IOException) as error:
             # A publisher removes files at its start, so a file may be gone since its name was read.
             if attempt + 1 == _ATTEMPTS:
-                raise CommandError(f"history in {source.shown} cannot be read: {_first_line(error)}") from error
+                raise CommandError(f"history in {source.display_name} cannot be read: {_first_line(error)}") from error
         except duckdb.Error as error:
-            raise CommandError(f"history in {source.shown} cannot be read: {_first_line(error)}") from error
+            raise CommandError(f"history in {source.display_name} cannot be read: {_first_line(error)}") from error
     raise AssertionError("the last attempt raises")
 
 
@@ -132,44 +134,44 @@ def _open_once(
     connection: duckdb.DuckDBPyConnection, source: HistoryLocation, rm: str, *, files_allowed: bool
 ) -> HistoryDatabase:
     # 1. the files
-    names, may_overlap = _names(source.place)
+    names, may_overlap = _names(source.file_store)
     connection.execute("SET TimeZone = 'UTC'")
-    exported_sql = _exported(connection, source.place, names)
+    exported_sql = _exported(connection, source.file_store, names)
     # 2. their content
     exported_spans = _spans(connection, exported_sql) if exported_sql else []
     exported = {(span.rm, span.instance): span.last_id for span in exported_spans}
     # 3. newer events
-    beyond: list[tuple[str, tails.UnexportedEvents]] = []
+    unexported: list[tuple[str, tails.UnexportedEvents]] = []
     if source.log_file is not None:
-        beyond.append(("from the log", tails.from_log(source.log_file, source.events_topic, exported)))
+        unexported.append(("from the log", tails.from_log(source.log_file, source.events_topic, exported)))
     if source.http:
-        for _, tail in beyond:
+        for _, tail in unexported:
             exported |= tail.last_ids
-        beyond.append((f"from {source.http}", tails.from_rest(source.http, exported, source.timeout_s)))
+        unexported.append((f"from {source.http}", tails.from_rest(source.http, exported, source.timeout_s)))
     # 4. events
     parts = [exported_sql] if exported_sql else []
-    tables = [table for _, tail in beyond for table in tail.tables]
+    tables = [table for _, tail in unexported for table in tail.tables]
     if tables:
         import pyarrow as pa
 
         connection.register("beyond", pa.concat_tables(tables))
         parts.append(f"SELECT {', '.join(tails.COLUMNS)} FROM beyond")
     if not parts:
-        raise CommandError(f"no history yet: there are no events in {source.shown}")
+        raise CommandError(f"no history yet: there are no events in {source.display_name}")
     _make_events(connection, parts, rm, once=may_overlap)
     spans = _spans(connection, "FROM events")
     if not spans:
-        rms = sorted({name for name, _ in exported}.union(*(tail.rms for _, tail in beyond)))
+        rms = sorted({name for name, _ in exported}.union(*(tail.rms for _, tail in unexported)))
         if rm and rms:
             raise CommandError(f"--rm {rm}: no events of it; known are {', '.join(rms)}")
-        raise CommandError(f"no history yet: there are no events in {source.shown}")
+        raise CommandError(f"no history yet: there are no events in {source.display_name}")
     # 5. the views
     for statement in views.statements():
         connection.execute(statement)
     # 6. the lock
     if not files_allowed:
-        _close_door(connection, source.place, names)
-    return HistoryDatabase(connection, source, spans, names, beyond, rm)
+        _restrict_access(connection, source.file_store, names)
+    return HistoryDatabase(connection, source, spans, names, unexported, rm)
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ def _exported(connection: duckdb.DuckDBPyConnection, store: FileStore | None, na
     return f"SELECT {columns} FROM exported"
 
 
-def _close_door(connection: duckdb.DuckDBPyConnection, store: FileStore | None, names: list[str]) -> None:
+def _restrict_access(connection: duckdb.DuckDBPyConnection, store: FileStore | None, names: list[str]) -> None:
     if store is not None and getattr(store, "filesystem", None) is None:
         allowed = ", ".join(_quoted(f"{store.display_name}/{name}") for name in names)
         connection.execute(f"SET allowed_paths = [{allowed}]")

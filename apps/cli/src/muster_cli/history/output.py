@@ -212,6 +212,6 @@ def format_quantity(resource_type: str, value: float) -> str:
     return amount(resource_type, round(value))
 
 
-def shown_resource(quantities: Mapping[str, float] | None) -> str:
+def format_resource(quantities: Mapping[str, float] | None) -> str:
     """Returns all quantities of a resource."""
     return ", ".join(f"{name} {format_quantity(name, value)}" for name, value in sorted((quantities or {}).items()))

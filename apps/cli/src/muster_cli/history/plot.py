@@ -14,10 +14,10 @@ from muster_cli.history.usage import NO_LIMIT, StepSeries, UsageSeries
 from muster_cli.history.usage_show import title
 
 SUFFIXES = (".png", ".svg", ".pdf")
-_PARTS_MAX = 8
+_SERIES_MAX = 8
 _PANELS_MAX = 6
 _POINTS_MAX = 600
-_WIDTH_IN, _PANEL_IN, _BESIDE_IN = 11.0, 2.3, 1.1
+_WIDTH_IN, _PANEL_IN, _MARGIN_IN = 11.0, 2.3, 1.1
 # Okabe and Ito's colours, which colour-blind readers can distinguish, and two more.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#999999")
 _LIMIT_STYLES = {"max": ("#B2182B", "--"), "guaranteed": ("#111111", ":")}
@@ -41,10 +41,12 @@ def draw(usage: UsageSeries, file: Path) -> None:
     mpl.use("Agg")
     from matplotlib.figure import Figure
 
-    types = sorted({*usage.parts, *usage.limits}, key=lambda name: (name not in usage.parts, name))[:_PANELS_MAX]
+    types = sorted({*usage.breakdown, *usage.limits}, key=lambda name: (name not in usage.breakdown, name))[
+        :_PANELS_MAX
+    ]
     # The same history gives the same bytes; texts stay texts.
     with mpl.rc_context({"svg.hashsalt": "muster", "svg.fonttype": "none", "font.size": 9}):
-        height = _PANEL_IN * max(len(types), 1) + _BESIDE_IN
+        height = _PANEL_IN * max(len(types), 1) + _MARGIN_IN
         figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
         panels = figure.subplots(max(len(types), 1), 1, sharex=True, squeeze=False)[:, 0]
         names = _largest_first(usage)
@@ -75,7 +77,7 @@ def draw(usage: UsageSeries, file: Path) -> None:
 def _largest_first(usage: UsageSeries) -> list[str]:
     """Returns the parts in stacking order: the part with the highest share of any type first."""
     shares: dict[str, float] = {}
-    for parts in usage.parts.values():
+    for parts in usage.breakdown.values():
         most = max((int(series.values.max(initial=0)) for series in parts.values()), default=0) or 1
         for name, series in parts.items():
             shares[name] = max(shares.get(name, 0.0), int(series.values.max(initial=0)) / most)
@@ -83,7 +85,7 @@ def _largest_first(usage: UsageSeries) -> list[str]:
 
 
 def _panel(panel: Any, usage: UsageSeries, resource_type: str, names: list[str], handles: dict[str, Any]) -> None:
-    parts = usage.parts.get(resource_type, {})
+    parts = usage.breakdown.get(resource_type, {})
     limits = usage.limits.get(resource_type, {})
     total = usage.total(resource_type)
     top = max(int(total.values.max(initial=0)), *(int(limit.values.max(initial=0)) for limit in limits.values()), 1)
@@ -91,7 +93,7 @@ def _panel(panel: Any, usage: UsageSeries, resource_type: str, names: list[str],
     edges = _edges(usage, [*parts.values(), *limits.values()], total)
     seconds = _x(usage, edges)
     below = np.zeros(len(edges))
-    shown = names if len(names) <= _PARTS_MAX + 1 else names[:_PARTS_MAX]
+    shown = names if len(names) <= _SERIES_MAX + 1 else names[:_SERIES_MAX]
     groups = [(name, [name]) for name in shown]
     if others := names[len(shown) :]:
         groups.append((f"{len(others)} others", others))

@@ -46,23 +46,23 @@ class HistoryFlags:
 class HistoryLocation:
     """The places to read.
 
-    :ivar place: of the Parquet files; None: there is none.
+    :ivar file_store: of the Parquet files; None: there is none.
     :ivar log_file: the embedded log, which may have newer events; None: not known, or no such log.
     :ivar events_topic: on that log.
     :ivar http: URL of a running Muster; "": none.
     :ivar timeout_s: of its answers.
     """
 
-    place: FileStore | None
+    file_store: FileStore | None
     log_file: Path | None
     events_topic: str
     http: str
     timeout_s: float = 30.0
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The places, for messages."""
-        places = [self.place.display_name] if self.place is not None else []
+        places = [self.file_store.display_name] if self.file_store is not None else []
         places += [str(self.log_file)] if self.log_file is not None else []
         places += [self.http] if self.http else []
         return ", ".join(places)
@@ -91,18 +91,18 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
     resolved = load(settings_file, assignments, defaults=embedded_defaults(data_dir) if data_dir is not None else None)
     settings = resolved.values
     try:
-        store = _parquet_place(settings)
+        store = _parquet_store(settings)
     except PublisherError as error:
         raise UsageError(str(error)) from error
     log_file = settings.log.sqlite_path if settings.log.backend == "sqlite" else None
     if log_file is not None and not log_file.is_file():
         log_file = None
     if store is None and log_file is None and not http:
-        return find(replace(flags, data_dir=_of_running()), settings_file, assignments)
+        return find(replace(flags, data_dir=_running_data_dir()), settings_file, assignments)
     return HistoryLocation(store, log_file, settings.log.topics().events, http, flags.timeout_s)
 
 
-def _of_running() -> Path:
+def _running_data_dir() -> Path:
     """Returns the data directory of the Muster that client commands reach, if it runs here. Raises UsageError."""
     address = os.environ.get(HTTP_VARIABLE, DEFAULT_HTTP)
     usual = DEFAULT_HTTP.partition("://")[2]
@@ -115,7 +115,7 @@ def _of_running() -> Path:
     return data_dir
 
 
-def _parquet_place(settings: MusterSettings) -> FileStore | None:
+def _parquet_store(settings: MusterSettings) -> FileStore | None:
     """Returns the place of the first Parquet store in the settings."""
     from muster_event_publisher.history.file_stores import place_of
     from muster_event_publisher.history.registry import wanted_of

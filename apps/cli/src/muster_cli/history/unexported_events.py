@@ -154,7 +154,7 @@ def from_rest(url: str, exported: Exported, timeout_s: float) -> UnexportedEvent
     try:
         with httpx.Client(base_url=url, timeout=timeout_s) as client:
             for rm in _rms(client, exported):
-                _rest_of(client, rm, exported, tail)
+                _add_from_rest(client, rm, exported, tail)
     except httpx.TimeoutException as error:
         raise CommandError(f"--http {url}: no answer within {timeout_s:g} s (--timeout-s)") from error
     except httpx.HTTPError as error:
@@ -171,7 +171,7 @@ def _rms(client: Any, exported: Exported) -> list[str]:
     return sorted({*registered, *(rm for rm, _ in exported)})
 
 
-def _rest_of(client: Any, rm: str, exported: Exported, tail: UnexportedEvents) -> None:
+def _add_from_rest(client: Any, rm: str, exported: Exported, tail: UnexportedEvents) -> None:
     last_ids = {instance: last for (name, instance), last in exported.items() if name == rm}
     start, instance = 0, ""
     record_count = 0

@@ -84,8 +84,8 @@ class UsageWindow(NamedTuple):
 class UsageSeries:
     """A subject's usage over time.
 
-    :ivar parts: by resource type, then by part: the first queues below a queue of which there are several, a queue's
-        users or applications, the queues of a user or group, or the application itself.
+    :ivar breakdown: by resource type, then by part: the first queues below a queue of which there are several, a
+        queue's users or applications, the queues of a user or group, or the application itself.
     :ivar limits: by resource type, guaranteed and max of a queue, where they were set; :data:`NO_LIMIT`: not at that
         time.
     """
@@ -95,12 +95,12 @@ class UsageSeries:
     begin_ns: int
     end_ns: int
     window_ns: int
-    parts: dict[str, dict[str, StepSeries]] = field(default_factory=dict)
+    breakdown: dict[str, dict[str, StepSeries]] = field(default_factory=dict)
     limits: dict[str, dict[str, StepSeries]] = field(default_factory=dict)
 
     def total(self, resource_type: str) -> StepSeries:
         """Returns the total usage of a resource type."""
-        series = list(self.parts.get(resource_type, {}).values())
+        series = list(self.breakdown.get(resource_type, {}).values())
         if not series:
             return EMPTY
         times = np.unique(np.concatenate([part_series.at_ns for part_series in series]))
@@ -113,7 +113,7 @@ class UsageSeries:
         edges = np.clip(edges, self.begin_ns, self.end_ns)
         edges = np.unique(edges)
         windows: list[UsageWindow] = []
-        for resource_type in sorted(self.parts):
+        for resource_type in sorted(self.breakdown):
             total = self.total(resource_type)
             times = np.unique(
                 np.concatenate([edges, total.at_ns[(total.at_ns > edges[0]) & (total.at_ns < edges[-1])]])
@@ -155,8 +155,8 @@ def read(
     spans = [span for span in history.spans if span.rm == rm]
     newest_ns = max(span.newest_ns for span in spans)
     rows = _steps(history.connection, subject, rm)
-    if not rows and not _is_known(history.connection, subject, rm):
-        raise CommandError(_unknown(history.connection, subject, rm))
+    if not rows and not _has_subject(history.connection, subject, rm):
+        raise CommandError(_unknown_subject(history.connection, subject, rm))
     # 2. the time
     end_ns = _time(end, "--to", newest_ns) if end else newest_ns + 1
     first_ns = min((row[2] for row in rows), default=end_ns - 1)
@@ -174,7 +174,7 @@ def read(
         times.append(at_ns)
         values.append(used)
     for (resource_type, part), (times, values) in sorted(raw.items()):
-        usage.parts.setdefault(resource_type, {})[part] = StepSeries(np.array(times), np.array(values))
+        usage.breakdown.setdefault(resource_type, {})[part] = StepSeries(np.array(times), np.array(values))
     if subject.queue:
         _read_limits(history.connection, usage)
     return usage
@@ -286,7 +286,7 @@ _NAMES = {
 }
 
 
-def _is_known(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> bool:
+def _has_subject(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> bool:
     row = connection.execute(
         f"SELECT count(*) FROM ({_NAMES[subject.kind]}) WHERE name = $name",  # noqa: S608 - of this module
         {"rm": rm, "name": subject.name},
@@ -294,7 +294,7 @@ def _is_known(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: 
     return bool(row and row[0])
 
 
-def _unknown(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> str:
+def _unknown_subject(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> str:
     rows = connection.execute(
         f"SELECT name FROM ({_NAMES[subject.kind]}) ORDER BY jaro_winkler_similarity(name, $name) DESC, name "  # noqa: S608
         "LIMIT $most",

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from muster_cli.history import output
 from muster_cli.history.form import OutputFormat
-from muster_cli.history.output import ResultTable, format_duration, format_quantity, format_time, shown_resource
+from muster_cli.history.output import ResultTable, format_duration, format_quantity, format_resource, format_time
 from muster_cli.history.usage import UsageSeries, UsageWindow
 
 _LONG = ("begin", "end", "resource_type", "average", "peak", "resource_seconds")
@@ -28,7 +28,7 @@ def show(usage: UsageSeries, form: OutputFormat) -> None:
         ]  # fmt: skip
         output.print_rows(ResultTable(_LONG, rows), form)
         return
-    types = sorted(usage.parts)
+    types = sorted(usage.breakdown)
     table = Table(title=escape_invisible(title(usage)), title_justify="left", title_style="bold", header_style="bold")
     table.add_column("window (UTC)")
     for name in types:
@@ -61,9 +61,9 @@ def _sums(usage: UsageSeries, windows: list[UsageWindow]) -> str:
     if not sums:
         return f"nothing was allocated in {format_duration(length_s)}"
     unit, size = output.time_unit(length_s)
-    whole = shown_resource({name: value / size for name, value in sums.items()})
+    whole = format_resource({name: value / size for name, value in sums.items()})
     return escape_invisible(
-        f"in {format_duration(length_s)} as much as {whole} for 1 {unit}; on average {shown_resource(averages)}"
+        f"in {format_duration(length_s)} as much as {whole} for 1 {unit}; on average {format_resource(averages)}"
     )
 
 

@@ -63,7 +63,7 @@ _REPLACED_BY = "replaced by "
 
 # Views that others are built from, in a schema of their own. Each begins with rm and instance, because an event's id is
 # valid only within these.
-_PARTS: dict[str, str] = {
+_INTERNAL_VIEWS: dict[str, str] = {
     # A submission begins a life: one that was accepted, or one that was rejected after the application had left.
     "lives": f"""
         SELECT rm, instance, object_id AS application, id AS first_id, row_number() OVER life AS life
@@ -372,9 +372,9 @@ NODES = """
 def statements() -> list[str]:
     """Returns the statements that create the views over `events`."""
     statements = ["CREATE SCHEMA parts"]
-    statements += [f"CREATE VIEW parts.{name} AS {sql}" for name, sql in _PARTS.items() if name != "used"]
+    statements += [f"CREATE VIEW parts.{name} AS {sql}" for name, sql in _INTERNAL_VIEWS.items() if name != "used"]
     for name, (_, sql) in VIEWS.items():
         statements.append(f"CREATE VIEW {name} AS {sql}")
         if name == "allocations":
-            statements.append(f"CREATE VIEW parts.used AS {_PARTS['used']}")
+            statements.append(f"CREATE VIEW parts.used AS {_INTERNAL_VIEWS['used']}")
     return statements

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -294,6 +296,47 @@ def test_a_placeholder_and_its_replacement(tmp_path: Path, ask: Callable[..., An
         {"key": "room", "ended": "replaced", "replaced_by": "worker", "replaces": None},
         {"key": "worker", "ended": None, "replaced_by": None, "replaces": "room"},
     ]
+
+
+# ---- a running Muster ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def front() -> Iterator[str]:
+    """A front with two RMs: "empty" has no events, and "removed" is removed once its first two were read."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            query = parse_qs(address.query)
+            answer: Any = None
+            if address.path == "/ws/v1/resource-managers":
+                answer = [{"rmID": "empty"}, {"rmID": "removed"}]
+            elif query["rm"] == ["removed"] and query["start"] == ["0"]:
+                events = [{"type": 3, "objectID": f"n{number}", "timestampNano": number} for number in (1, 2)]
+                answer = {"InstanceUUID": INSTANCE, "EventRecords": events}
+            body = json.dumps(answer).encode()
+            self.send_response(404 if answer is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_rm_that_is_removed_while_its_events_are_read_is_named(front: str) -> None:
+    with open_history(HistoryLocation(None, None, "", front)) as history:
+        _, *gaps = history.freshness()
+        (count,) = history.connection.execute("SELECT count(*) FROM events").fetchone() or (None,)
+    assert count == 2
+    assert gaps == ["The events of removed from 2 on are missing: the RM was removed meanwhile."]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

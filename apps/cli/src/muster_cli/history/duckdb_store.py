@@ -87,9 +87,7 @@ class HistoryDatabase:
             for span in self.spans
             if span.missing
         ]
-        sentences += [
-            f"{sentence[0].upper()}{sentence[1:]}." for _, tail in self.unexported for sentence in tail.damaged
-        ]
+        sentences += [f"{sentence[0].upper()}{sentence[1:]}." for _, tail in self.unexported for sentence in tail.gaps]
         return sentences
 
 

@@ -32,12 +32,12 @@ class UnexportedEvents:
 
     :ivar tables: pyarrow tables with the columns of :data:`COLUMNS`.
     :ivar cut: whether there were more events than the limit.
-    :ivar damaged: the damaged parts of the log that were passed over, one sentence each.
+    :ivar gaps: what could not be read of the log or over REST, one sentence each.
     """
 
     tables: list[Any] = field(default_factory=list)
     cut: bool = False
-    damaged: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
     last_ids: dict[tuple[str, str], int] = field(default_factory=dict)
     _events: dict[str, int] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ def from_log(path: Path, topic: str, exported: Exported) -> UnexportedEvents:
                         tail.cut = True
                         break
                 _add(tail, unexported[::-1])
-                tail.damaged += map(str, passed)
+                tail.gaps += map(str, passed)
     except BusError as error:
         raise CommandError(str(error)) from error
     return tail
@@ -177,8 +177,10 @@ def _add_from_rest(client: Any, rm: str, exported: Exported, tail: UnexportedEve
     record_count = 0
     while True:
         answer = client.get("/ws/v1/events/batch", params={"rm": rm, "start": start, "count": _REST_COUNT})
-        if answer.status_code == 404:
-            return  # the RM has no events
+        if answer.status_code == 404:  # no events, or the RM was removed since the last answer
+            if instance:
+                tail.gaps.append(f"the events of {rm} from {start:,} on are missing: the RM was removed meanwhile")
+            return
         answer.raise_for_status()
         batch = answer.json()
         if not instance:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from moto.server import ThreadedMotoServer
-from muster_cli.history import usage
+from muster_cli.history import unexported_events, usage
 from muster_cli.history.app_timeline import read
 from muster_cli.history.app_timeline_view import screen
 from muster_cli.history.duckdb_store import open_history
@@ -303,14 +303,21 @@ def test_a_placeholder_and_its_replacement(tmp_path: Path, ask: Callable[..., An
 
 @pytest.fixture
 def front() -> Iterator[str]:
-    """A front with two RMs: "empty" has no events, and "removed" is removed once its first two were read."""
+    """A front with two RMs: "empty" has no events, and "removed" is removed once its first two were read. Below /many
+    it has one RM with more and more events.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             address = urlsplit(self.path)
             query = parse_qs(address.query)
             answer: Any = None
-            if address.path == "/ws/v1/resource-managers":
+            if address.path == "/many/ws/v1/resource-managers":
+                answer = [{"rmID": "many"}]
+            elif address.path.startswith("/many/"):
+                events = [{"type": 3, "objectID": f"n{number}", "timestampNano": number} for number in (1, 2)]
+                answer = {"InstanceUUID": INSTANCE, "EventRecords": events}
+            elif address.path == "/ws/v1/resource-managers":
                 answer = [{"rmID": "empty"}, {"rmID": "removed"}]
             elif query["rm"] == ["removed"] and query["start"] == ["0"]:
                 events = [{"type": 3, "objectID": f"n{number}", "timestampNano": number} for number in (1, 2)]
@@ -337,6 +344,13 @@ def test_an_rm_that_is_removed_while_its_events_are_read_is_named(front: str) ->
         (count,) = history.connection.execute("SELECT count(*) FROM events").fetchone() or (None,)
     assert count == 2
     assert gaps == ["The events of removed from 2 on are missing: the RM was removed meanwhile."]
+
+
+def test_events_over_the_limit_are_named(front: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unexported_events, "EVENTS_MAX", 2)
+    with open_history(HistoryLocation(None, None, "", f"{front}/many")) as history:
+        _, *gaps = history.freshness()
+    assert gaps == ["The events of many from 2 on are missing: 2 are read at most."]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -197,13 +197,13 @@ def _add_from_rest(client: Any, rm: str, exported: Exported, tail: UnexportedEve
                 return
             start = after  # no store has the events in between
             continue
+        if record_count >= EVENTS_MAX:
+            tail.gaps.append(f"the events of {rm} from {start:,} on are missing: {EVENTS_MAX:,} are read at most")
+            return
         missing = set(_spans(answer.headers.get("X-Muster-Events-Missing", "")))
         rows = [(start + index, record) for index, record in enumerate(records) if start + index not in missing]
         _add_json(tail, rm, instance, rows)
         start, record_count = start + len(records), record_count + len(records)
-        if record_count >= EVENTS_MAX:
-            tail.cut = True
-            return
 
 
 def _spans(text: str) -> Iterator[int]:

@@ -125,6 +125,18 @@ async def test_a_health_check_that_raises_ends_the_process() -> None:
 # ---- two causes -----------------------------------------------------------------------------------------------------
 
 
+def while_waiting(act: Callable[[], object]) -> Callable[[], None]:
+    """Returns an ``on_ready`` that acts some turns of the loop later: the runner waits for its services by then."""
+
+    async def soon() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        act()
+
+    tasks: list[asyncio.Task[None]] = []
+    return lambda: tasks.append(asyncio.create_task(soon()))
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_of_two_parts_that_end_in_one_turn_the_first_is_told(order: tuple[int, int]) -> None:
     diary: list[str] = []
@@ -134,9 +146,8 @@ async def test_of_two_parts_that_end_in_one_turn_the_first_is_told(order: tuple[
         for number in order:
             parts[number].ended.set_exception(RuntimeError(f"{number}"))
 
-    asyncio.get_running_loop().call_later(0.02, die)
     with pytest.raises(ServiceDied, match=f"{'ab'[order[0]]} died"):
-        await _run(parts, diary, asyncio.Event())
+        await _run(parts, diary, asyncio.Event(), on_ready=while_waiting(die))
     assert diary[-3:] == ["stop b", "stop a", "close log"]
 
 
@@ -150,9 +161,8 @@ async def test_a_stop_does_not_hide_that_a_part_has_died() -> None:
         asyncio.get_running_loop().call_soon(stop.set)
 
     part.wait = dies  # type: ignore[method-assign]
-    asyncio.get_running_loop().call_later(0.02, part.ended.set_result, None)
     with pytest.raises(ServiceDied, match="a died"):
-        await _run([part], diary, stop)
+        await _run([part], diary, stop, on_ready=while_waiting(lambda: part.ended.set_result(None)))
 
 
 async def test_a_part_that_dies_of_a_stop_is_no_failure() -> None:
@@ -164,8 +174,7 @@ async def test_a_part_that_dies_of_a_stop_is_no_failure() -> None:
         stop.set()
         part.ended.set_exception(RuntimeError("the log is closed"))
 
-    asyncio.get_running_loop().call_later(0.02, stops)
-    await _run([part], diary, stop)
+    await _run([part], diary, stop, on_ready=while_waiting(stops))
     assert diary[-2:] == ["stop a", "close log"]
 
 

@@ -16,7 +16,7 @@ from muster_bus.topics import Topics
 from muster_event_publisher.errors import SinkError
 from muster_event_publisher.event_json import event_json
 from muster_event_publisher.event_runs import EventBatch, batch_of
-from muster_event_publisher.history.file_stores import place_of
+from muster_event_publisher.history.file_stores import store_from_location
 from muster_event_publisher.history.parquet_reader import ParquetReader
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.history.registry import readers_of, sinks_of
@@ -176,7 +176,7 @@ async def test_ids_are_found_by_footers_and_few_of_them(tmp_path: Path, monkeypa
     for start in range(0, 2_000, 10):
         await sink.write(of("rm", start, range(start, start + 10)))
     await sink.close()
-    place = place_of(str(tmp_path))
+    place = store_from_location(str(tmp_path))
     opened: list[str] = []
     real = place.open
     monkeypatch.setattr(place, "open", lambda path: (opened.append(path), real(path))[1])

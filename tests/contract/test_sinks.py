@@ -24,7 +24,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.log import Record
 from muster_event_publisher.errors import SinkError, SinkRejected, SinkUnavailable, SinkUnusable
 from muster_event_publisher.event_runs import EventBatch, batch_of
-from muster_event_publisher.history.file_stores import LocalFileStore, place_of
+from muster_event_publisher.history.file_stores import LocalFileStore, store_from_location
 from muster_event_publisher.history.files import FileFormat, FileSink
 from muster_event_publisher.history.jsonl import JsonlFormat
 from muster_event_publisher.history.parquet import ParquetFormat
@@ -95,10 +95,10 @@ class S3Bench:
 
     def __init__(self, location: str, form: FileFormat) -> None:
         self.location, self._form = location, form
-        self.place = place_of(location)
+        self.place = store_from_location(location)
 
     def sink(self) -> FileSink:
-        return FileSink("files", place_of(self.location), self._form)
+        return FileSink("files", store_from_location(self.location), self._form)
 
     async def ids(self) -> Ids:
         return await asyncio.to_thread(self._ids)
@@ -425,7 +425,7 @@ async def test_overlaps_are_mended_at_the_next_start(
     else:
         bench = {"parquet": parquet_bench, "jsonl": jsonl_bench}[kind](tmp_path)
     form = bench.sink()._form
-    place = place_of(bench.location) if isinstance(bench, S3Bench) else LocalFileStore(tmp_path)
+    place = store_from_location(bench.location) if isinstance(bench, S3Bench) else LocalFileStore(tmp_path)
     for start, end in parts:
         runs = spread(start, end).runs
         last = LastEvent(end - 1, "rm", INSTANCE, end - 1)
@@ -553,7 +553,7 @@ async def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 async def test_s3_that_does_not_answer_and_no_secret_in_errors(s3_endpoint: str, where: str) -> None:
     endpoint = "http://127.0.0.1:9" if where == "nobody-listens" else s3_endpoint
     bucket = "absent" if where == "no-such-bucket" else "bucket"
-    place = place_of(
+    place = store_from_location(
         f"s3://{bucket}/p?endpoint={endpoint}&region=us-east-1", SecretStr("some-id"), SecretStr("s3cret-key")
     )
     sink = FileSink("files", place, ParquetFormat())

@@ -218,7 +218,7 @@ async def test_the_newest() -> None:
 async def test_a_filter_that_lets_nothing_pass_does_not_make_one_call_read_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "_BATCH_LOOKS", 500)
+    monkeypatch.setattr(watching, "_BATCH_EXAMINED_MAX", 500)
     async with world() as it:
         await it.events(0, 2_000)
         found = await it.batch(from_=From(id=0), filter=Filter(object_ids=["app-1700"]))
@@ -529,7 +529,7 @@ async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn
         assert await old.until(2_999) == list(range(7, 3_000))
         await advance()
         assert (reads.running, reads.waiting) == (0, 0)
-        assert reads.running_most == 1
+        assert reads.running_peak == 1
 
 
 async def test_stopping_ends_each_watch_with_the_place_to_resume_from() -> None:

@@ -109,7 +109,7 @@ async def test_the_ring_and_the_following_go_on_while_many_read_what_is_old(kafk
             await eventually(lambda: flood.statuses[200] >= 20, within_s=60)
             flood.over = True
         # 3. never more old reads than allowed; the others got Retry-After
-        assert reads.running_most == MOST
+        assert reads.running_peak == MOST
         assert flood.statuses[503] > 0
         assert set(flood.statuses) == {200, 503}
         # 4. no ring answer waited for more old answers than run at once (and those just done)
@@ -142,7 +142,7 @@ async def test_streams_and_batches_from_the_past_all_come_to_the_present(kafka_b
             async with asyncio.timeout(90):
                 await asyncio.wait(streams)
             flood.over = True
-        assert reads.running_most <= MOST
+        assert reads.running_peak <= MOST
         # A stream seeks at most once for each 2,048 events, a batch a few times.
         walked = sum(end - number * 6_000 for number in range(count)) // 2_048 + 2 * count
         assert metrics.LOG_LOOKUP_SEEKS._value.get() - seeks <= walked + 5 * flood.statuses[200]

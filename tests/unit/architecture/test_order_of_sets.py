@@ -29,7 +29,7 @@ EXEMPT: Mapping[tuple[str, str], str] = {
     ): "Kafka's client is asked for all of them at once",
     (
         "services/event-publisher/src/muster_event_publisher/history/parquet_past.py",
-        "_beside",
+        "_companion_rows",
     ): "what is found is another set of rows",
 }
 

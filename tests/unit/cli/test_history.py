@@ -22,7 +22,7 @@ from muster_cli.history.source import HistoryLocation
 from muster_cli.history.time_axis import Axis
 from muster_cli.history.unexported_events import schema
 from muster_cli.main import run
-from muster_event_publisher.history.file_stores import place_of
+from muster_event_publisher.history.file_stores import store_from_location
 from muster_runtime.terminal import Screen
 from pyarrow import Table
 from pyarrow import parquet as pq
@@ -142,10 +142,10 @@ def test_allocations_end_with_their_application(tmp_path: Path, ask: Callable[..
         {"life": 1, "state": "Removed", "over": True, "message": "registered again"},
         {"life": 2, "state": "New", "over": False, "message": ""},
     ]
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         first = read(history, "app", 1)
     assert (first.state, first.finished, first.until_ns - first.begin_ns) == ("Removed", True, 2 * S)
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         assert not read(history, "app", 2).finished
 
 
@@ -169,7 +169,7 @@ def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, as
         {"app": "one", "user_name": "ann", "user_group": "friends-of-ann", "state": "Completed"},
         {"app": "two", "user_name": "bob", "user_group": "friends-of-bob", "state": "New"},
     ]
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         life = read(history, "one")
     assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "the removed record is no part of its life"
 
@@ -203,9 +203,9 @@ def test_an_application_that_is_sent_again_is_not_rejected(tmp_path: Path, ask: 
         {"app": "app", "life": 4, "state": "New", "over": False, "message": ""},
         {"app": "never", "life": 0, **rejected},
     ]
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         first = read(history, "app", 1)
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         second = read(history, "app", 2)
     assert [each.state for each in first.states] == ["New", "Accepted", "Running", "Completed"]
     assert [each.message for each in first.happenings if each.what == "sent again, rejected"] == [
@@ -431,7 +431,7 @@ def test_a_history_in_s3(tmp_path: Path, s3: str, ask: Callable[..., Any]) -> No
     told.begin("app", "k", "n1")
     told.end("app", "k", "n1")
     file = write(tmp_path, told.rows, 0, len(told.rows))
-    place_of(location).write(str(file.relative_to(tmp_path)), [file.read_bytes()])
+    store_from_location(location).write(str(file.relative_to(tmp_path)), [file.read_bytes()])
     assert ask(ALLOCATIONS, location) == [
         {"key": "k", "node": "n1", "seconds": 1.0, "ended": "released", "begin_id": 3, "end_id": 5}
     ]
@@ -484,7 +484,7 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
     for number in range(0, count, 2):
         told.end("app", f"task-{number}", f"node-{number % 50}", "ALLOC_PREEMPT", "for somebody else")
     write(tmp_path, told.rows, 0, len(told.rows))
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         life = read(history, "app")
     out = Screen(width=width, file=io.StringIO(), force_terminal=False)
     with out.capture() as captured:
@@ -507,7 +507,7 @@ def test_a_changed_request_is_one_and_what_was_reported_was_not_asked_for(tmp_pa
     told.say("APP ADD APP_REQUEST", "app", "theirs", CORE, "reported as an allocation")
     told.begin("app", "theirs", "node")
     write(tmp_path, told.rows, 0, len(told.rows))
-    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(store_from_location(str(tmp_path)), None, "", "")) as history:
         (asks,) = history.connection.execute("SELECT asks FROM applications").fetchone() or (None,)
         life = read(history, "app")
     assert (asks, life.asks) == (1, 1)

@@ -8,7 +8,7 @@ import pytest
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_cli.settings_loader import ResolvedSettings
 from muster_event_publisher.errors import InvalidSinkSettings
-from muster_event_publisher.history.registry import wanted_of
+from muster_event_publisher.history.registry import configured_stores
 
 
 def _loaded(directory: Path, toml: str) -> ResolvedSettings[MusterSettings]:
@@ -19,16 +19,16 @@ def _loaded(directory: Path, toml: str) -> ResolvedSettings[MusterSettings]:
 
 def test_a_table_of_the_parquet_store_goes_over_what_muster_up_has(tmp_path: Path) -> None:
     settings = _loaded(tmp_path, "[publisher.sinks.parquet]\nroll_s = 5\n").values
-    assert wanted_of(settings.publisher) == {
+    assert configured_stores(settings.publisher) == {
         "parquet": ("parquet", {"location": str(tmp_path / "history"), "roll_s": 5}),
     }
     settings = _loaded(tmp_path, '[publisher.sinks.parquet]\nlocation = "/elsewhere"\n').values
-    assert wanted_of(settings.publisher) == {"parquet": ("parquet", {"location": "/elsewhere"})}
+    assert configured_stores(settings.publisher) == {"parquet": ("parquet", {"location": "/elsewhere"})}
 
 
 def test_stores_of_other_names_stand_beside_it(tmp_path: Path) -> None:
     settings = _loaded(tmp_path, '[publisher.sinks.archive]\nkind = "parquet"\nlocation = "/elsewhere"\n').values
-    wanted = wanted_of(settings.publisher)
+    wanted = configured_stores(settings.publisher)
     assert [(name, options["location"]) for name, (_, options) in wanted.items()] == [
         ("parquet", str(tmp_path / "history")),
         ("archive", "/elsewhere"),
@@ -38,4 +38,4 @@ def test_stores_of_other_names_stand_beside_it(tmp_path: Path) -> None:
 def test_a_folder_that_the_user_named_twice_is_an_error(tmp_path: Path) -> None:
     settings = _loaded(tmp_path, '[publisher]\nparquet_dir = "/a"\n[publisher.sinks.parquet]\nlocation = "/b"\n').values
     with pytest.raises(InvalidSinkSettings, match="both name a store 'parquet'"):
-        wanted_of(settings.publisher)
+        configured_stores(settings.publisher)

@@ -7,7 +7,7 @@ import json
 
 import httpx
 import pytest
-from muster_event_publisher.errors import HttpError, known_rms
+from muster_event_publisher.errors import HttpError, rm_list_clause
 from muster_event_publisher.event_json import batch_json, event_json
 from muster_event_publisher.rest import answer_json, get_endpoint
 from muster_runtime.go_json import error_body
@@ -164,8 +164,8 @@ async def test_several_rms_are_kept_apart() -> None:
 
 
 def test_of_many_rms_the_first_are_named() -> None:
-    assert known_rms([f"rm-{number}" for number in range(12)]).endswith(", 'rm-8', 'rm-9' and 2 more")
-    assert known_rms([]) == "; no RM has events yet"
+    assert rm_list_clause([f"rm-{number}" for number in range(12)]).endswith(", 'rm-8', 'rm-9' and 2 more")
+    assert rm_list_clause([]) == "; no RM has events yet"
 
 
 async def test_before_the_first_event_the_answer_is_empty() -> None:

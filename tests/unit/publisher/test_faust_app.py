@@ -97,7 +97,7 @@ async def watched(log: MemoryLog, position: int, usage: Callable[[], Usage] = Us
 async def watch(derive: Watched) -> None:
     """Looks at the lag and at the watchdog until one of them fails."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(derive._look())
+        group.create_task(derive._measure_lags())
         group.create_task(derive._watch())
 
 
@@ -280,7 +280,7 @@ async def test_a_stream_begins_at_its_place_or_at_the_oldest_record(
     sought = broker(consumer, monkeypatch, committed, oldest)
     consumer.resume_partitions({EVENTS})
     await consumer.perform_seek()
-    assert consumer.places == {EVENTS: place}
+    assert consumer.start_offsets == {EVENTS: place}
     assert sought == ([] if place and place == committed else [{EVENTS: place}])
 
 

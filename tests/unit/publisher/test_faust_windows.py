@@ -46,7 +46,7 @@ def held_by_the_fold(changes: list[tuple[int, int]]) -> dict[int, int]:
         step = FactKind.GAIN if vcore > held else FactKind.LOSS
         fold.apply(number, at_ns, UsageFact(step, SubjectKind.USER, "app", {"vcore": abs(vcore - held)}))
         held = vcore
-        shown |= {one.start_ns // S_IN_NS: one for one in fold.flush().shown}
+        shown |= {one.start_ns // S_IN_NS: one for one in fold.flush().windows}
     return {start_s: one.quantity_ns.get("vcore", 0) for start_s, one in shown.items()}
 
 

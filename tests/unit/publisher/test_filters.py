@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from muster_event_publisher.app_queues import AppQueues
 from muster_event_publisher.filters import (
-    LOOK_BACK,
+    LOOKBACK_EVENTS,
     EventFields,
     EventFilter,
     QueueIndex,
@@ -102,16 +102,16 @@ def test_events_that_pass(wanted: EventFilter, expected: list[int]) -> None:
     ),
 )
 def test_going_on_in_the_middle_gives_the_rest(start: int, wanted: EventFilter) -> None:
-    first = max(0, start - LOOK_BACK)
+    first = max(0, start - LOOKBACK_EVENTS)
     got = passing(wanted, LIFE[first:], start - first, first, index_of(LIFE))
     assert [first + index for index in got] == [n for n in passed(wanted) if n >= start]
 
 
 def test_a_node_s_allocation_is_looked_for_only_so_far() -> None:
-    far = [LIFE[11], *[LIFE[3]] * LOOK_BACK, LIFE[12]]
+    far = [LIFE[11], *[LIFE[3]] * LOOKBACK_EVENTS, LIFE[12]]
     assert list(passing(EventFilter(application_id="app-1"), far, 0, 0, QueueIndex())) == [0]
-    near = [LIFE[11], *[LIFE[3]] * (LOOK_BACK - 1), LIFE[12]]
-    assert list(passing(EventFilter(application_id="app-1"), near, 0, 0, QueueIndex())) == [0, LOOK_BACK]
+    near = [LIFE[11], *[LIFE[3]] * (LOOKBACK_EVENTS - 1), LIFE[12]]
+    assert list(passing(EventFilter(application_id="app-1"), near, 0, 0, QueueIndex())) == [0, LOOKBACK_EVENTS]
 
 
 def test_an_ask_s_event() -> None:

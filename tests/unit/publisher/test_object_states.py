@@ -193,7 +193,7 @@ async def test_at_the_end_the_publisher_does_not_wait_for_the_view(view: View) -
 
 
 async def test_little_memory_is_kept_of_those_seen(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_states, "_KEPT_BYTES", 1_000)
+    monkeypatch.setattr(object_states, "_CACHE_BYTES_MAX", 1_000)
     states = ObjectStates(view.app, ManualClock())
     for number in range(20):
         view.known = {("node", f"n{number}"): (NOW_NS, "x" * 300)}

@@ -44,7 +44,7 @@ async def test_the_lines_take_turns_and_each_is_in_order() -> None:
             assert (done, reads.running) == ([], 1)
         go.set()
     assert done == ["b0", "w0", "b1", "w1", "b2", "w2", "b3"]
-    assert (reads.running, reads.waiting, reads.running_most) == (0, 0, 1)
+    assert (reads.running, reads.waiting, reads.running_peak) == (0, 0, 1)
 
 
 async def test_batches_beyond_the_line_are_refused_and_walks_are_not() -> None:
@@ -164,7 +164,7 @@ async def test_waiting_answers_get_their_turns_in_order() -> None:
             asked = [group.create_task(publisher.http.get(BATCH, params={"start": n})) for n in range(5)]
             await eventually(lambda: reads.waiting == 5)
         assert [len(task.result().json()["EventRecords"]) for task in asked] == [3_000 - n for n in range(5)]
-        assert reads.running_most == 2
+        assert reads.running_peak == 2
 
 
 async def test_a_client_that_goes_away_leaves_the_line() -> None:
@@ -192,5 +192,5 @@ async def test_streams_wait_for_their_turn_and_have_every_event_and_may_leave() 
                 await eventually(lambda: reads.waiting == 3)
             for lines in streams:
                 assert (await lines.take(2_994))[1:] == lines_of(range(7, 3_000))
-        assert reads.running_most == 2
+        assert reads.running_peak == 2
         await eventually(lambda: publisher.service.open_streams == 0)

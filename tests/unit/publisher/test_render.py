@@ -129,7 +129,7 @@ def test_a_reference_whose_length_takes_two_bytes_and_which_is_cut() -> None:
 
 
 def test_large_resources_are_rendered_and_not_remembered() -> None:
-    before = sum(map(len, event_json._BACKS)), sum(map(len, columns._KNOWN))
+    before = sum(map(len, event_json._BACKS)), sum(map(len, columns._CACHE))
     large = Resource(resources={f"{'x' * 50}{n}": Quantity(value=1) for n in range(1_000)})
     value = EventRecord(
         type=EventRecord.APP, objectID="a", timestampNano=1_750_000_000_000_000_000, eventChangeType=EventRecord.ADD,
@@ -137,4 +137,4 @@ def test_large_resources_are_rendered_and_not_remembered() -> None:
     ).SerializeToString()  # fmt: skip
     assert len(json.loads(event_json.event_json(value))["resource"]["resources"]) == 1_000
     assert len(columns.columns_of([value]).resource[0]) == 1_000
-    assert (sum(map(len, event_json._BACKS)), sum(map(len, columns._KNOWN))) == before
+    assert (sum(map(len, event_json._BACKS)), sum(map(len, columns._CACHE))) == before

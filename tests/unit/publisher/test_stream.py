@@ -257,7 +257,7 @@ async def test_a_client_that_does_not_even_take_its_last_line_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("muster_event_publisher.rest_streams._LAST_LINE_S", 0.1)
-    monkeypatch.setattr("muster_event_publisher.rest_streams._LOOK_S", 0.05)
+    monkeypatch.setattr("muster_event_publisher.rest_streams._CHECK_INTERVAL_S", 0.05)
     # More than sockets can buffer.
     total, message = 2_000, "m" * 10_000
     async with running(listen=True, stream_stall_s=0.2) as publisher:
@@ -409,12 +409,12 @@ async def test_a_client_that_reads_nothing_for_too_long_is_dropped() -> None:
 def test_limits_are_freed() -> None:
     streams = EventStreams(StreamLimits(1, 1, 1, 1, 1), ManualClock())
     stream = EventStream(streams, EventSource(Rings(1), [], TOPICS), None, 0, "host", [])
-    streams.check_room("host")
+    streams.check_limits("host")
     streams.open.enter(stream)
     with pytest.raises(HttpError):
-        streams.check_room("other")
+        streams.check_limits("other")
     streams.open.leave(stream)
-    streams.check_room("host")
+    streams.check_limits("host")
 
 
 class Collector:
@@ -557,7 +557,7 @@ async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_tur
     ring.append(0, [event(0)])
 
     class Settings:
-        def of(self, rm_id: str) -> EventSettings:
+        def settings_for(self, rm_id: str) -> EventSettings:
             return EventSettings()
 
         def tracks(self, rm_id: str) -> bool:
@@ -566,7 +566,7 @@ async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_tur
         def registered(self) -> list[str]:
             return ["other"]
 
-        def lives(self, rm_ids: Iterable[str]) -> dict[str, bool]:
+        def stopped_by_rm(self, rm_ids: Iterable[str]) -> dict[str, bool]:
             return dict.fromkeys(rm_ids, False)
 
     streams = EventStreams(StreamLimits(10, 10, 100, 3600.0, 0), ManualClock())
@@ -637,7 +637,7 @@ async def test_a_client_that_has_left_is_not_dropped() -> None:
     client, stream, task = await behind()
     before = dropped("lag")
     client.left.set()
-    while not stream._gone:  # noqa: ASYNC110 - right after it
+    while not stream._is_disconnected:  # noqa: ASYNC110 - right after it
         await asyncio.sleep(0)
     stream.check()
     await asyncio.wait({task}, timeout=60)

@@ -247,14 +247,14 @@ def test_names_without_end_are_left_out_and_every_record_fits_into_the_log() -> 
         )
         return Record(TOPICS.events, 0, number, 0, b"rm", value, headers("rm", number))
 
-    before = metrics.USAGE_LEFT_OUT._value.get()
+    before = metrics.USAGE_OMITTED._value.get()
     deriver.derive([gain(0, usual)])
     for number in range(1, 200):
         odd = {f"\U0001f600{'x' * 200}/{number}/{index}": 2**53 for index in range(128)}
         deriver.derive([gain(number, usual | odd)])
         derived = deriver.flush()
         assert max(size_of(record) for record in (*derived.records, *derived.states)) < 1 << 20
-    assert metrics.USAGE_LEFT_OUT._value.get() > before
+    assert metrics.USAGE_OMITTED._value.get() > before
     rm = deriver.usage_of("rm")
     assert rm is not None
     held = rm.current_usage(SubjectKind.APPLICATION, "app")

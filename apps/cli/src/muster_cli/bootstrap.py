@@ -156,7 +156,7 @@ def _paced(composed: ResolvedSettings[MusterSettings]) -> MusterSettings:
 
 def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
     """Describes the directory's content and the stores elsewhere; of stores' options it shows only folders."""
-    from muster_event_publisher.history.registry import wanted_of
+    from muster_event_publisher.history.registry import configured_stores
 
     usual = embedded_defaults(data_dir)
     contents, elsewhere = [], []
@@ -164,7 +164,7 @@ def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
         contents.append("log.db")
     if settings.gateway.sessions_url.get_secret_value() == usual["gateway.sessions_url"]:
         contents.append("sessions.db")
-    for name, (kind, options) in wanted_of(settings.publisher).items():
+    for name, (kind, options) in configured_stores(settings.publisher).items():
         location = str(options.get("location", ""))
         if kind == "parquet" and location == str(usual["publisher.parquet_dir"]):
             contents.append("history/**/*.parquet")

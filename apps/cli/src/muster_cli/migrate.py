@@ -24,8 +24,8 @@ from muster_bus.copying.target import CopyTarget
 from muster_bus.errors import CopyRejected, LogError, LogRefused, TopicMismatch
 from muster_bus.settings import LogSettings
 from muster_event_publisher.errors import InvalidSinkSettings
-from muster_event_publisher.history.file_stores import place_of
-from muster_event_publisher.history.registry import wanted_of
+from muster_event_publisher.history.file_stores import store_from_location
+from muster_event_publisher.history.registry import configured_stores
 from muster_gateway.errors import GatewayError
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
@@ -93,9 +93,9 @@ def history_and_usage_lines(data_dir: Path | None, new_settings: MusterSettings)
 
 def _history(old: Path | None, new_settings: MusterSettings) -> str:
     try:
-        stores = wanted_of(new_settings.publisher)
+        stores = configured_stores(new_settings.publisher)
         places = {
-            name: place_of(location)
+            name: store_from_location(location)
             for name, (_, options) in stores.items()
             if isinstance(location := options.get("location"), str)
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 
 from muster_event_publisher.event_decoding import queue_of_application
-from muster_event_publisher.filters import APPLICATIONS_KEPT
+from muster_event_publisher.filters import APPLICATIONS_MAX
 
 # The kind of an application's record on si.state, as the scheduler writes it into the key.
 APPLICATION = "app"
@@ -21,10 +21,10 @@ class AppQueues:
     :param applications_max: how many are kept of each RM; ended applications are dropped first.
     """
 
-    def __init__(self, applications_max: int = APPLICATIONS_KEPT) -> None:
+    def __init__(self, applications_max: int = APPLICATIONS_MAX) -> None:
         self._max = applications_max
         self._queues: defaultdict[str, OrderedDict[str, str]] = defaultdict(OrderedDict)
-        self._gone: defaultdict[str, set[str]] = defaultdict(set)
+        self._ended: defaultdict[str, set[str]] = defaultdict(set)
 
     def queue_of(self, rm_id: str, application_id: str) -> str:
         """The application's queue, or its last one; "": not known."""
@@ -33,7 +33,7 @@ class AppQueues:
 
     def fold(self, rm_id: str, application_id: str, value: bytes | None) -> None:
         """Takes an application's object; None: it ended. Its queue is kept, because its older events refer to it."""
-        queues, gone = self._queues[rm_id], self._gone[rm_id]
+        queues, gone = self._queues[rm_id], self._ended[rm_id]
         if value is None:
             if application_id in queues:
                 gone.add(application_id)

@@ -31,20 +31,24 @@ from collections.abc import Sequence
 
 import grpc
 
-_SHOWN_CHARACTERS, _SHOWN_RMS = 60, 10
+_QUOTED_CHARACTERS_MAX, _LISTED_RMS_MAX = 60, 10
 
 
 def quote(text: str) -> str:
     """A caller's text, for an error message: in ASCII, a long one cut."""
-    return ascii(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!a}… ({len(text)} characters)"
+    return (
+        ascii(text)
+        if len(text) <= _QUOTED_CHARACTERS_MAX
+        else f"{text[:_QUOTED_CHARACTERS_MAX]!a}… ({len(text)} characters)"
+    )
 
 
-def known_rms(rm_ids: Sequence[str], noun: str = "events") -> str:
+def rm_list_clause(rm_ids: Sequence[str], noun: str = "events") -> str:
     """The end of an error message about an RM: the known RMs, or that none has any ``noun``."""
     if not rm_ids:
         return f"; no RM has {noun} yet"
-    more = f" and {len(rm_ids) - _SHOWN_RMS} more" if len(rm_ids) > _SHOWN_RMS else ""
-    return f"; known RMs: {', '.join(map(quote, rm_ids[:_SHOWN_RMS]))}{more}"
+    more = f" and {len(rm_ids) - _LISTED_RMS_MAX} more" if len(rm_ids) > _LISTED_RMS_MAX else ""
+    return f"; known RMs: {', '.join(map(quote, rm_ids[:_LISTED_RMS_MAX]))}{more}"
 
 
 class PublisherError(Exception):
@@ -150,16 +154,16 @@ class UsageMismatch(DeriveError):
     """The usage on the log is in windows of another length than the setting.
 
     :param window_s: the length in the settings.
-    :param found_s: the length on the log.
+    :param stored_s: the length on the log.
     :param topics: the topics with that usage.
     """
 
-    def __init__(self, window_s: int, found_s: int, *topics: str) -> None:
+    def __init__(self, window_s: int, stored_s: int, *topics: str) -> None:
         super().__init__(
-            f"derive.window_s is {window_s}, but the usage on the log is in windows of {found_s} s: set {found_s}, or "
-            f"delete the topics {' and '.join(topics)}"
+            f"derive.window_s is {window_s}, but the usage on the log is in windows of {stored_s} s: set {stored_s}, "
+            f"or delete the topics {' and '.join(topics)}"
         )
-        self.window_s, self.found_s = window_s, found_s
+        self.window_s, self.stored_s = window_s, stored_s
 
 
 class DeriveStalled(DeriveError):

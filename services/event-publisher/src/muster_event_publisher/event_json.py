@@ -27,7 +27,7 @@ _PIECES_MAX = 8_192
 # A longer resource is not rendered from its bytes, and not cached.
 _BACK_BYTES_MAX = 2 + 127
 # Chunks of streams: some 60 KB each.
-_CHUNKS_KEPT = 16
+_CHUNKS_MAX = 16
 # ASCII that JSON takes as it is.
 _PLAIN = re.compile(rb"[ !#-%\'-;=?-\[\]-~]*").fullmatch
 
@@ -198,10 +198,10 @@ class EventLines:
         """The stream lines of the events ``start`` to ``end - 1``, if another stream has just sent them."""
         return self._chunks.get((start, end))
 
-    def keep_chunk(self, start: int, end: int, body: bytes) -> None:
+    def store_chunk(self, start: int, end: int, body: bytes) -> None:
         """Remembers them for the streams that are at the same place."""
         self._chunks[start, end] = body
-        if len(self._chunks) > _CHUNKS_KEPT:
+        if len(self._chunks) > _CHUNKS_MAX:
             self._chunks.popitem(last=False)
 
 

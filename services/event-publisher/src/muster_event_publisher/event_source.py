@@ -17,8 +17,8 @@ from muster_event_publisher.errors import (
     OldEventsUnavailable,
     SearchLimitExceeded,
     SinkError,
-    known_rms,
     quote,
+    rm_list_clause,
 )
 from muster_event_publisher.event_json import EventLines
 from muster_event_publisher.history.reader import HistoryReader
@@ -29,7 +29,7 @@ from muster_event_publisher.ring import EventRing, Rings
 log = structlog.get_logger(__name__)
 
 # Rendered events kept per RM: about as many as streams and pollers ask for again within a second or two.
-_LINES_KEPT = 10_000
+_LINES_MAX = 10_000
 # Events of one read older than the ring, whatever size of answer an RM allows: they are all in memory at once.
 _OLD_EVENTS_MAX = 10_000
 _DISABLED = "Event tracking is disabled"
@@ -41,7 +41,7 @@ class RmSettingsSource(Protocol):
     def settings_for(self, rm_id: str) -> EventSettings: ...
     def tracks(self, rm_id: str) -> bool: ...
     def registered(self) -> list[str]: ...
-    def lives(self, rm_ids: Iterable[str]) -> Mapping[str, bool]: ...
+    def stopped_by_rm(self, rm_ids: Iterable[str]) -> Mapping[str, bool]: ...
 
 
 class _DefaultSettings:
@@ -56,7 +56,7 @@ class _DefaultSettings:
     def registered(self) -> list[str]:
         return []
 
-    def lives(self, rm_ids: Iterable[str]) -> Mapping[str, bool]:
+    def stopped_by_rm(self, rm_ids: Iterable[str]) -> Mapping[str, bool]:
         return dict.fromkeys(rm_ids, False)
 
 
@@ -97,26 +97,26 @@ class EventSource:
         visible = [known_id for known_id in self.rings.rm_ids() if tracks(known_id) and sees(known_id)]
         if rm_id is None and default_rm:
             # (The default counts even if only another RM has events: the caller would mistake those for its own.)
-            everybody = self.settings.lives({*self.rings.rm_ids(), *self.settings.registered()})
+            everybody = self.settings.stopped_by_rm({*self.rings.rm_ids(), *self.settings.registered()})
             if default_rm in everybody and len(everybody) > 1 and sees(default_rm):
                 rm_id = default_rm
         if rm_id is not None:
             ring = self.rings.get(rm_id)
             if not sees(rm_id):
-                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{rm_list_clause(visible)}')
             if not tracks(rm_id):
                 raise HttpError(500, _DISABLED)
             if ring is None:
-                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{rm_list_clause(visible)}')
             return ring
-        is_stopped_by_rm = self.settings.lives(visible)
+        is_stopped_by_rm = self.settings.stopped_by_rm(visible)
         meant = resolve_rm(is_stopped_by_rm, default_rm)
         if meant is not None:
             return self.rings.get(meant)
         if is_stopped_by_rm:
-            raise HttpError(400, f'parameter "rm" is needed{known_rms(list(is_stopped_by_rm))}')
+            raise HttpError(400, f'parameter "rm" is needed{rm_list_clause(list(is_stopped_by_rm))}')
         if not reach.is_all:  # an RM that has events later may be another's
-            raise HttpError(404, f'parameter "rm": no events{known_rms(visible)}')
+            raise HttpError(404, f'parameter "rm": no events{rm_list_clause(visible)}')
         # No RM has events: an error, unless some RM is tracked and may have events later.
         others = {*self.rings.rm_ids(), *self.settings.registered()} or {""}
         if not any(map(tracks, others)):
@@ -126,14 +126,14 @@ class EventSource:
     def first(self) -> EventRing | None:
         """The ring of the first RM with events that is not forgotten, for a request that came before any had some."""
         tracks = self.settings.tracks
-        candidates = self.settings.lives([rm_id for rm_id in self.rings.rm_ids() if tracks(rm_id)])
+        candidates = self.settings.stopped_by_rm([rm_id for rm_id in self.rings.rm_ids() if tracks(rm_id)])
         return self.rings.get(next(iter(candidates), ""))
 
     def lines(self, ring: EventRing) -> EventLines:
         """The renderer of the RM's events; it belongs to the RM's present instance."""
         cached = self._lines.get(ring.rm_id)
         if cached is None or cached[0] != ring.instance:
-            cached = self._lines[ring.rm_id] = (ring.instance, EventLines(min(_LINES_KEPT, ring.capacity)))
+            cached = self._lines[ring.rm_id] = (ring.instance, EventLines(min(_LINES_MAX, ring.capacity)))
         return cached[1]
 
     async def old(self, ring: EventRing, start: int, count: int, turns: ReadSlots | None = None) -> OldEvents | None:

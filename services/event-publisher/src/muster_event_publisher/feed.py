@@ -32,7 +32,7 @@ class PartitionFeed:
         reads from memory. An exporter that is behind reads the log until its position is inside. Only positions count,
         so no event is lost or doubled between memory and log.
 
-    :param take_shim: receives the shim events, also those that are read at start; it must not raise.
+    :param on_shim_events: receives the shim events, also those that are read at start; it must not raise.
     :param registered: gives the partition's RMs: each gets its ring at start, however old its events are.
     """
 
@@ -43,7 +43,7 @@ class PartitionFeed:
         topic: str,
         rings: Rings,
         settings: PublisherSettings,
-        take_shim: Callable[[list[ShimEvent]], None] = lambda events: None,
+        on_shim_events: Callable[[list[ShimEvent]], None] = lambda events: None,
         registered: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.partition = partition
@@ -51,7 +51,7 @@ class PartitionFeed:
         self.healthy = False
         self.tail_start = self.tail_end = 0
         self._bus, self._topic, self._rings, self._settings = bus, topic, rings, settings
-        self._take_shim, self._registered = take_shim, registered
+        self._on_shim_events, self._registered = on_shim_events, registered
         self._tail: deque[tuple[EventBatch, int]] = deque()
         self._tail_records = 0
         self._reader: LogReader | None = None
@@ -154,7 +154,7 @@ class PartitionFeed:
     def _into_rings(self, batch: EventBatch) -> None:
         metrics.SHIM_EVENTS.inc(len(batch.shim))
         if batch.shim:
-            self._take_shim(batch.shim)
+            self._on_shim_events(batch.shim)
         if batch.malformed:
             metrics.MALFORMED.inc(batch.malformed)
             log.error("records that are not events", partition=self.partition, count=batch.malformed, before=batch.end)

@@ -31,9 +31,9 @@ from typing import NamedTuple
 from muster_event_publisher.event_decoding import EventRecord
 
 # The APP event of a NODE_ALLOC event is one of so many events before it.
-LOOK_BACK = 16
+LOOKBACK_EVENTS = 16
 # Applications of an RM whose queue is remembered; beyond that, the oldest are forgotten.
-APPLICATIONS_KEPT = 100_000
+APPLICATIONS_MAX = 100_000
 
 _REQUEST, _APP, _NODE = int(EventRecord.REQUEST), int(EventRecord.APP), int(EventRecord.NODE)
 _QUEUE, _USERGROUP = int(EventRecord.QUEUE), int(EventRecord.USERGROUP)
@@ -75,7 +75,7 @@ class EventFilter:
         return self == _OPEN
 
     @property
-    def looks_back(self) -> bool:
+    def needs_lookback(self) -> bool:
         """Whether events before an event must be known, to judge it."""
         return bool(self.application_id or self.queue)
 
@@ -100,7 +100,7 @@ class QueueIndex:
     """
 
     def __init__(
-        self, applications_max: int = APPLICATIONS_KEPT, queue_of_object: Callable[[str], str] = lambda _: ""
+        self, applications_max: int = APPLICATIONS_MAX, queue_of_object: Callable[[str], str] = lambda _: ""
     ) -> None:
         self._max, self._queue_of_object = applications_max, queue_of_object
         # (event id, whether it entered, queue), ascending: an ended application's id may enter another queue later.
@@ -139,7 +139,7 @@ def passing(
     """Indices, from ``start`` on, of the events that pass.
 
     :param events: events with consecutive ids; ``events[0]`` has ``first_id``; None: missing. The filter looks back at
-        the events before ``start``: LOOK_BACK of them are enough.
+        the events before ``start``: LOOKBACK_EVENTS of them are enough.
     """
     if event_filter.is_open:
         yield from (index for index in range(start, len(events)) if events[index] is not None)
@@ -148,7 +148,7 @@ def passing(
         fields = events[index]
         if fields is None or not event_filter.passes_plain(fields):
             continue
-        if event_filter.looks_back:
+        if event_filter.needs_lookback:
             owner = _application_of(events, index, fields)
             if event_filter.application_id and owner != event_filter.application_id:
                 continue
@@ -176,7 +176,7 @@ def _application_of(events: Sequence[EventFields | None], index: int, fields: Ev
     if fields.type == _REQUEST or (fields.type, fields.detail) in ((_QUEUE, _QUEUE_APP), (_USERGROUP, _UG_APP_LINK)):
         return fields.reference_id
     if fields.type == _NODE and fields.detail == _NODE_ALLOC:
-        for before in reversed(events[max(0, index - LOOK_BACK) : index]):
+        for before in reversed(events[max(0, index - LOOKBACK_EVENTS) : index]):
             if before is not None and before.type == _APP and before.reference_id == fields.reference_id:
                 return before.object_id
     return ""

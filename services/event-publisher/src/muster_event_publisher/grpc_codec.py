@@ -46,15 +46,15 @@ class StartPosition:
 class EventQuery:
     """A request that may be answered.
 
-    :param place: None: the method's default place.
+    :param start: None: the method's default place.
     :param count: the most events of a batch; 0: not set.
     :param requests_after: position of the last request event that the caller took.
     """
 
     rm_id: str
     instance: str
-    place: StartPosition | None
-    wanted: EventFilter
+    start: StartPosition | None
+    event_filter: EventFilter
     count: int = 0
     tracked: bool = True
     requests: bool = False
@@ -64,7 +64,7 @@ class EventQuery:
 def read_batch(raw: bytes) -> EventQuery:
     """An EventBatchRequest. Raises BadRequest."""
     request = _parsed(pb.EventBatchRequest(), raw)
-    return EventQuery(request.rm_id, request.instance, _place(request), _filter(request), request.count)
+    return EventQuery(request.rm_id, request.instance, _start_position(request), _filter(request), request.count)
 
 
 def count_of(query: EventQuery, limit: int) -> int:
@@ -89,7 +89,7 @@ def read_watch(raw: bytes) -> EventQuery:
     return EventQuery(
         request.rm_id,
         request.instance,
-        _place(request),
+        _start_position(request),
         _filter(request),
         tracked=not request.no_tracked_events,
         requests=request.request_events,
@@ -107,7 +107,7 @@ def _parsed(message: Any, raw: bytes) -> Any:
     return message
 
 
-def _place(request: Any) -> StartPosition | None:
+def _start_position(request: Any) -> StartPosition | None:
     if not request.HasField("from"):
         return None
     start = getattr(request, "from")
@@ -163,11 +163,11 @@ def _check_text(name: str, text: str, limit: int) -> None:
 class DecodedEvent:
     """An event as filters and answers need it.
 
-    :param part: a part of an EventBatch, whose bytes are also a part of a WatchedEvents.
+    :param encoded: a part of an EventBatch, whose bytes are also a part of a WatchedEvents.
     """
 
-    seen: EventFields
-    part: bytes
+    fields: EventFields
+    encoded: bytes
 
 
 def decoded(event_id: int, value: bytes) -> DecodedEvent:
@@ -175,10 +175,10 @@ def decoded(event_id: int, value: bytes) -> DecodedEvent:
     record = decode(value)
     # (EventBatch and WatchedEvents have `events` under the same number.)
     part = pb.WatchedEvents(events=[pb.WatchedEvent(id=event_id, record=record)]).SerializeToString()
-    return DecodedEvent(seen_of(record), part)
+    return DecodedEvent(event_fields(record), part)
 
 
-def seen_of(record: EventRecord) -> EventFields:
+def event_fields(record: EventRecord) -> EventFields:
     """The fields for the filters."""
     return EventFields(
         record.type,
@@ -195,7 +195,7 @@ def request_event(value: bytes) -> DecodedEvent | None:
     record = decode(value)
     if record.message == UNREADABLE_MESSAGE and not record.type:
         return None
-    return DecodedEvent(seen_of(record), pb.WatchedEvents(request_events=[record]).SerializeToString())
+    return DecodedEvent(event_fields(record), pb.WatchedEvents(request_events=[record]).SerializeToString())
 
 
 def encode_batch(

@@ -45,7 +45,7 @@ SOURCE_METADATA = ("muster-source", "event-publisher")
 # The metadata key with which a trusted proxy names its caller.
 FORWARDED_METADATA = "x-forwarded-for"
 # Time for a caller to take the status of its ended call.
-_LAST_WORDS_S = 5.0
+_STATUS_TIMEOUT_S = 5.0
 _STOP_GRACE_S = 2.0
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS, _MIN_PING_INTERVAL_MS = 30_000, 10_000, 10_000
 _REQUEST_BYTES_MAX = 1024 * 1024
@@ -88,7 +88,7 @@ class EventsService:
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         try:
             await self._wait(context)
-            answer = await self._hub.batch(read_batch(raw), self._default(context), self._reach(context))
+            answer = await self._hub.batch(read_batch(raw), self._default(context), self._read_scope(context))
         except asyncio.CancelledError:
             metrics.BATCHES.labels("CANCELLED").inc()
             raise
@@ -101,17 +101,19 @@ class EventsService:
         watch: EventWatch | None = None
         try:
             await self._wait(context)
-            watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context), self._reach(context))
+            watch = self._hub.watch(
+                read_watch(raw), self._peer(context), self._default(context), self._read_scope(context)
+            )
             await _serve(watch, context)
         except asyncio.CancelledError:
             cause = watch.ending.cause if watch is not None else None
             metrics.WATCHES_ENDED.labels("CANCELLED" if cause is None else cause.code.name).inc()
             raise
         except Exception as error:
-            places = watch.places if watch is not None else ()
+            continuation = watch.continuation_metadata if watch is not None else ()
             if watch is not None:
                 watch.close()  # the place is free before the caller gets the end, because it may call again at once
-            await _refuse(context, error, metrics.WATCHES_ENDED, places)
+            await _refuse(context, error, metrics.WATCHES_ENDED, continuation)
         finally:
             if watch is not None:
                 watch.close()
@@ -133,7 +135,7 @@ class EventsService:
             return self._default_rm
         return default_from_metadata(context.invocation_metadata() or ())
 
-    def _reach(self, context: Any) -> ReadScope:
+    def _read_scope(self, context: Any) -> ReadScope:
         """What the caller may read. In the gateway's process the gateway has set the caller. In another process only
         the gateway can call, and it sends this in metadata.
         """
@@ -176,7 +178,7 @@ async def _write(watch: EventWatch, context: Any) -> None:
 
 
 async def _refuse(
-    context: Any, error: Exception, counter: Counter, places: tuple[tuple[str, str], ...] = ()
+    context: Any, error: Exception, counter: Counter, continuation: tuple[tuple[str, str], ...] = ()
 ) -> NoReturn:
     """Ends a call with the status of an error; an unexpected one gives INTERNAL and a number for the operator."""
     if isinstance(error, GrpcError):
@@ -186,10 +188,10 @@ async def _refuse(
         log.error("internal error", number=number, exc_info=error)
         code, reason = grpc.StatusCode.INTERNAL, f"internal error {number}: the event publisher's log has the details"
     counter.labels(code.name).inc()
-    if places:
-        log.info("watching ended", status=code.name, reason=reason, **dict(places))
-    async with asyncio.timeout(_LAST_WORDS_S):
-        await context.abort(code, reason, (SOURCE_METADATA, *places))
+    if continuation:
+        log.info("watching ended", status=code.name, reason=reason, **dict(continuation))
+    async with asyncio.timeout(_STATUS_TIMEOUT_S):
+        await context.abort(code, reason, (SOURCE_METADATA, *continuation))
     raise AssertionError("abort raises")
 
 
@@ -226,10 +228,10 @@ class EventsServer:
             self.port = server.add_insecure_port(self._address)
         except RuntimeError as error:
             raise OSError(f"grpc_address: {self._address!r} cannot be listened on") from error
-        await self.say_health()
+        await self.update_health()
         await server.start()
 
-    async def say_health(self) -> None:
+    async def update_health(self) -> None:
         """Checks the publisher's health regularly and sets it in gRPC's health service."""
         good = self._server is not None and await self._healthy()
         status = health_pb2.HealthCheckResponse.SERVING if good else health_pb2.HealthCheckResponse.NOT_SERVING
@@ -240,7 +242,7 @@ class EventsServer:
         """Reports the health regularly, without end."""
         while True:
             await asyncio.sleep(aligned_s(interval_s))
-            await self.say_health()
+            await self.update_health()
 
     async def stop(self) -> None:
         """Ends open calls and closes."""

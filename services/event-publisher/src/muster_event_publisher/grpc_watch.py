@@ -36,10 +36,17 @@ from muster_event_publisher.errors import (
     TooManyWatchers,
     Unavailable,
     WatchEnded,
-    known_rms,
+    rm_list_clause,
 )
 from muster_event_publisher.event_source import EventSource
-from muster_event_publisher.filters import LOOK_BACK, EventFields, EventFilter, QueueIndex, passes_request, passing
+from muster_event_publisher.filters import (
+    LOOKBACK_EVENTS,
+    EventFields,
+    EventFilter,
+    QueueIndex,
+    passes_request,
+    passing,
+)
 from muster_event_publisher.grpc_codec import (
     QUEUE_APP_MARK,
     DecodedEvent,
@@ -64,12 +71,12 @@ _CHUNK, _CHUNK_BYTES = 256, 512 * 1024
 _OLD_CHUNK = 8 * _CHUNK
 _BATCH_BYTES = 3 * 1024 * 1024
 # A batch examines at most so many events: a filter that no event passes must not make one call read everything.
-_BATCH_LOOKS = 100_000
+_BATCH_EXAMINED_MAX = 100_000
 _REQUESTS, _REQUESTS_BYTES = 250, 128 * 1024
 # Decoded events kept per RM: about as many as several callers read within a second or two.
-_DECODED_KEPT = 8_192
+_DECODED_MAX = 8_192
 # How often the lag and stall of all callers are checked.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 # Events that are examined to find the time of a missing one, before its time counts as unknown.
 _PROBE = 64
 
@@ -90,14 +97,14 @@ class WatchLimits:
 class WalkStep(NamedTuple):
     """The result of examining the next events.
 
-    :param parts: the events that passed, encoded.
+    :param encoded: the events that passed, encoded.
     :param missing: ranges of ids (first and last) that ring, log and history do not have.
-    :param looked_at: how many ids were examined.
+    :param examined: how many ids were examined.
     """
 
-    parts: list[bytes]
+    encoded: list[bytes]
     missing: list[tuple[int, int]]
-    looked_at: int
+    examined: int
     source: str
 
 
@@ -115,13 +122,13 @@ class DecodedEvents:
     def __init__(self, ring: EventRing, queue_of_object: Callable[[str], str]) -> None:
         self.instance = ring.instance
         self.queues = QueueIndex(queue_of_object=queue_of_object)
-        self._slots: list[tuple[int, DecodedEvent] | None] = [None] * _DECODED_KEPT
+        self._slots: list[tuple[int, DecodedEvent] | None] = [None] * _DECODED_MAX
         self._indexed = 0
         self._indexing = asyncio.Lock()
 
     def get(self, event_id: int, value: bytes) -> DecodedEvent:
         """The event, decoded."""
-        slot = event_id % _DECODED_KEPT
+        slot = event_id % _DECODED_MAX
         cached = self._slots[slot]
         if cached is not None and cached[0] == event_id:
             return cached[1]
@@ -140,7 +147,7 @@ class DecodedEvents:
                 for event_id, value in enumerate(values, start):
                     # (Looking for three bytes costs a hundredth of decoding.)
                     if value is not None and QUEUE_APP_MARK in value:
-                        self.queues.learn(event_id, decoded(event_id, value).seen)
+                        self.queues.learn(event_id, decoded(event_id, value).fields)
                 self._indexed = start + len(values)
                 if not values:
                     break
@@ -163,7 +170,12 @@ class FilteredCursor:
         turns: ReadSlots | None = None,
     ) -> None:
         self.ring, self.cursor = ring, cursor
-        self._source, self._known, self._wanted, self._turns = source, decoded_events, event_filter, turns
+        self._source, self._decoded_events, self._event_filter, self._slots = (
+            source,
+            decoded_events,
+            event_filter,
+            turns,
+        )
         self._ahead: ReadResult | None = None
         self._before: list[EventFields | None] = []
         self._before_end = -1
@@ -176,38 +188,38 @@ class FilteredCursor:
         """
         if self.cursor >= self.ring.next_id:
             return None
-        if self._wanted.queue:
-            await self._known.index(self.ring)
+        if self._event_filter.queue:
+            await self._decoded_events.index(self.ring)
         start = self.cursor
         # 1. the next events, and the few before that the filter needs
         read = await self._next(start)
-        before = await self._look_back(read.first_id) if self._wanted.looks_back else []
+        before = await self._lookback(read.first_id) if self._event_filter.needs_lookback else []
         missing = [(start, read.first_id - 1)] if read.first_id > start else []
         first_id = read.first_id - len(before)
         events = [
-            self._known.get(event_id, value) if value is not None else None
+            self._decoded_events.get(event_id, value) if value is not None else None
             for event_id, value in enumerate(read.values, read.first_id)
         ]
-        fields = before + [event.seen if event is not None else None for event in events]
-        if self._wanted.queue and read.source != "ring":
+        fields = before + [event.fields if event is not None else None for event in events]
+        if self._event_filter.queue and read.source != "ring":
             for event_id, event in enumerate(fields, first_id):
                 if event is not None:
-                    self._known.queues.learn(event_id, event)
+                    self._decoded_events.queues.learn(event_id, event)
         # 2. the events that pass, as many as there is room for
         parts: list[bytes] = []
         size, end = 0, read.first_id + len(events)
-        for index in passing(self._wanted, fields, len(before), first_id, self._known.queues):
+        for index in passing(self._event_filter, fields, len(before), first_id, self._decoded_events.queues):
             passed = events[index - len(before)]
             assert passed is not None, "missing events do not pass"
-            if len(parts) == parts_max or (parts and size + len(passed.part) > bytes_max):
+            if len(parts) == parts_max or (parts and size + len(passed.encoded) > bytes_max):
                 end = first_id + index
                 break
-            parts.append(passed.part)
-            size += len(passed.part)
+            parts.append(passed.encoded)
+            size += len(passed.encoded)
         # 3. the missing ids among them
         missing += _ranges(events[: end - read.first_id], read.first_id)
         self.cursor = end
-        kept = fields[: end - first_id][-LOOK_BACK:]
+        kept = fields[: end - first_id][-LOOKBACK_EVENTS:]
         self._before, self._before_end = kept, end
         return WalkStep(parts, missing, end - start, read.source)
 
@@ -218,7 +230,7 @@ class FilteredCursor:
         if ahead is None or not 0 <= index < len(ahead.values):
             count = _CHUNK if ahead is None else _OLD_CHUNK
             read = await _read(
-                self._source, self.ring, start, count if start < self.ring.lowest else _CHUNK, self._turns
+                self._source, self.ring, start, count if start < self.ring.lowest else _CHUNK, self._slots
             )
             self._ahead = ahead = read if read.source != "ring" else None
             if ahead is None or read.first_id != start:
@@ -226,19 +238,19 @@ class FilteredCursor:
             index = 0
         return ReadResult(start, ahead.values[index : index + _CHUNK], ahead.source)
 
-    async def _look_back(self, first_id: int) -> list[EventFields | None]:
-        """Up to LOOK_BACK events before an id."""
+    async def _lookback(self, first_id: int) -> list[EventFields | None]:
+        """Up to LOOKBACK_EVENTS events before an id."""
         if self._before_end == first_id:
             return self._before
-        start = max(0, first_id - LOOK_BACK)
+        start = max(0, first_id - LOOKBACK_EVENTS)
         if start == first_id:
             return []
-        read = await _read(self._source, self.ring, start, first_id - start, self._turns)
+        read = await _read(self._source, self.ring, start, first_id - start, self._slots)
         values = list(read.values)[: max(0, first_id - read.first_id)]
         if read.first_id + len(values) != first_id:
             return []
         return [
-            self._known.get(event_id, value).seen if value is not None else None
+            self._decoded_events.get(event_id, value).fields if value is not None else None
             for event_id, value in enumerate(values, read.first_id)
         ]
 
@@ -262,7 +274,7 @@ class EventHub:
         self._app_queues = app_queues
         self.stopping = False
         self.open: SubscriberCounts[EventWatch] = SubscriberCounts(metrics.WATCHERS)
-        self._known: dict[str, DecodedEvents] = {}
+        self._decoded_by_rm: dict[str, DecodedEvents] = {}
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
@@ -272,7 +284,7 @@ class EventHub:
         :param default_rm: the RM that is meant when there are several and the call names none.
         """
         self.check_open()
-        rm_id, ring = self._whose(query, default_rm, reach)
+        rm_id, ring = self._resolve_rm(query, default_rm, reach)
         if ring is None:
             raise NoEvents(f"rm_id: no events of {rm_id!a} yet")
         _check_instance(ring, query)
@@ -281,20 +293,20 @@ class EventHub:
             return await self._batch(ring, query, count, turns)
 
     async def _batch(self, ring: EventRing, query: EventQuery, count: int, turns: ReadSlots) -> bytes:
-        cursor = await self._begin(ring, query.place or StartPosition(id=0), query, turns)
-        walk = FilteredCursor(self.source, ring, self.decoded_events(ring), cursor, query.wanted, turns)
+        cursor = await self._begin(ring, query.start or StartPosition(id=0), query, turns)
+        walk = FilteredCursor(self.source, ring, self.decoded_events(ring), cursor, query.event_filter, turns)
         parts: list[bytes] = []
         missing: list[tuple[int, int]] = []
-        source, looked_at, size = "", 0, 0
-        while len(parts) < count and looked_at < _BATCH_LOOKS and size < _BATCH_BYTES - _CHUNK_BYTES:
+        source, examined, size = "", 0, 0
+        while len(parts) < count and examined < _BATCH_EXAMINED_MAX and size < _BATCH_BYTES - _CHUNK_BYTES:
             step = await walk.advance(count - len(parts))
             if step is None:
                 break
-            parts += step.parts
+            parts += step.encoded
             # (Without a place the batch begins with the oldest event left: nothing is missing before it.)
-            missing += step.missing if query.place or looked_at else [m for m in step.missing if m[0]]
-            source, looked_at = source or step.source, looked_at + step.looked_at
-            size += sum(map(len, step.parts))
+            missing += step.missing if query.start or examined else [m for m in step.missing if m[0]]
+            source, examined = source or step.source, examined + step.examined
+            size += sum(map(len, step.encoded))
             await asyncio.sleep(0)
         return encode_batch(
             ring.rm_id, ring.instance, parts, walk.cursor, ring.next_id, merge_ranges(missing), source or "ring"
@@ -308,7 +320,7 @@ class EventHub:
         :param host: the caller's address, for the limits; ``default_rm``: as for :meth:`batch`.
         """
         self.check_open()
-        rm_id, ring = self._whose(query, default_rm, reach)
+        rm_id, ring = self._resolve_rm(query, default_rm, reach)
         if ring is not None:
             _check_instance(ring, query)
         settings = self.source.settings.settings_for(rm_id)
@@ -325,7 +337,7 @@ class EventHub:
     async def run_watchdog(self) -> None:
         """Regularly ends the calls that are too far behind or stalled; never returns."""
         while True:
-            await asyncio.sleep(aligned_s(_LOOK_S))
+            await asyncio.sleep(aligned_s(_CHECK_INTERVAL_S))
             for watch in self.open:
                 watch.check()
 
@@ -344,12 +356,14 @@ class EventHub:
 
     def decoded_events(self, ring: EventRing) -> DecodedEvents:
         """The decoded events and queues of the RM's present instance."""
-        cached = self._known.get(ring.rm_id)
+        cached = self._decoded_by_rm.get(ring.rm_id)
         if cached is None or cached.instance != ring.instance:
-            cached = self._known[ring.rm_id] = DecodedEvents(ring, partial(self._app_queues.queue_of, ring.rm_id))
+            cached = self._decoded_by_rm[ring.rm_id] = DecodedEvents(
+                ring, partial(self._app_queues.queue_of, ring.rm_id)
+            )
         return cached
 
-    def _whose(self, query: EventQuery, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
+    def _resolve_rm(self, query: EventQuery, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises GrpcError."""
         settings, rings = self.source.settings, self.source.rings
         visible = sorted(
@@ -357,17 +371,17 @@ class EventHub:
         )
         rm_id = query.rm_id
         if not rm_id:
-            is_stopped_by_rm = settings.lives(visible)
+            is_stopped_by_rm = settings.stopped_by_rm(visible)
             meant = resolve_rm(is_stopped_by_rm, default_rm)
             if meant is None:
-                raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(is_stopped_by_rm))}")
+                raise BadRequest(f"rm_id: empty, expected an RM's id{rm_list_clause(list(is_stopped_by_rm))}")
             rm_id = meant
         is_known = rm_id in visible or (reach.can_read_all_of(rm_id) and self.requests.get(rm_id) is not None)
         if not query.requests and reach.can_read_all_of(rm_id):
             self.check_tracked(rm_id)
         ring = rings.get(rm_id)
         if not is_known or (ring is None and not query.requests):
-            raise NoEvents(f"rm_id: no events of {rm_id!a}{known_rms(visible)}")
+            raise NoEvents(f"rm_id: no events of {rm_id!a}{rm_list_clause(visible)}")
         return rm_id, ring
 
     def check_tracked(self, rm_id: str) -> None:
@@ -378,7 +392,7 @@ class EventHub:
 
     async def first_id(self, ring: EventRing, query: EventQuery) -> int:
         """The id that a Watch begins with. Raises GrpcError."""
-        return ring.next_id if query.place is None else await self._begin(ring, query.place, query, None)
+        return ring.next_id if query.start is None else await self._begin(ring, query.start, query, None)
 
     async def _begin(self, ring: EventRing, start: StartPosition, query: EventQuery, turns: ReadSlots | None) -> int:
         if start.id is not None:
@@ -408,11 +422,11 @@ class EventWatch:
         self._reader: RequestReader | None = None
         self._position: int | None = query.requests_after
         self._patience = self._patience_for(0)
-        self._said_at = hub.clock.monotonic()
-        self._push_at = self._said_at
+        self._last_sent_s = hub.clock.monotonic()
+        self._push_at = self._last_sent_s
 
     @property
-    def places(self) -> tuple[tuple[str, str], ...]:
+    def continuation_metadata(self) -> tuple[tuple[str, str], ...]:
         """The places to continue from, as gRPC metadata."""
         metadata = []
         if self._walk is not None:
@@ -459,9 +473,9 @@ class EventWatch:
             has_sent = False
             # 1. the next tracked events
             step = await self._walk.advance() if self._walk is not None else None
-            if step is not None and (step.parts or step.missing):
-                yield self._message(step.parts, step.missing)
-                metrics.WATCHED.inc(len(step.parts))
+            if step is not None and (step.encoded or step.missing):
+                yield self._message(step.encoded, step.missing)
+                metrics.WATCHED.inc(len(step.encoded))
                 has_sent = True
             # 2. request events, at the push interval
             if self._reader is not None and hub.clock.monotonic() >= self._push_at:
@@ -491,7 +505,9 @@ class EventWatch:
         return self._message([])
 
     def _begin_at(self, ring: EventRing, cursor: int) -> None:
-        self._walk = FilteredCursor(self._hub.source, ring, self._hub.decoded_events(ring), cursor, self.query.wanted)
+        self._walk = FilteredCursor(
+            self._hub.source, ring, self._hub.decoded_events(ring), cursor, self.query.event_filter
+        )
         self._patience = self._patience_for(max(0, ring.next_id - cursor))
 
     def _patience_for(self, behind: int) -> LagLimits:
@@ -513,22 +529,22 @@ class EventWatch:
                 decoded_event = request_event(event.value)
                 if decoded_event is None:
                     metrics.REQUESTS_UNREADABLE.inc()
-                elif self._wants(decoded_event.seen):
-                    parts.append(decoded_event.part)
+                elif self._passes(decoded_event.fields):
+                    parts.append(decoded_event.encoded)
             self._position = taken[-1].position
             yield self._message(parts)
             reader.sent()
             metrics.REQUESTS_SENT.labels(self.rm_id).inc(len(parts))
         self._push_at = self._next_push()
 
-    def _wants(self, fields: EventFields) -> bool:
-        event_filter, ring = self.query.wanted, self._ring
+    def _passes(self, fields: EventFields) -> bool:
+        event_filter, ring = self.query.event_filter, self._ring
         if ring is None:
             return passes_request(event_filter, fields, 0, QueueIndex())
         return passes_request(event_filter, fields, ring.next_id, self._hub.decoded_events(ring).queues)
 
     def _message(self, parts: Sequence[bytes], missing: Sequence[tuple[int, int]] = ()) -> bytes:
-        self._said_at = self._hub.clock.monotonic()
+        self._last_sent_s = self._hub.clock.monotonic()
         ring, walk = self._ring, self._walk
         end_id = ring.next_id if ring is not None else 0
         return encode_watched(
@@ -544,7 +560,7 @@ class EventWatch:
 
     def _is_quiet(self) -> bool:
         keepalive_s = self._hub.limits.keepalive_s
-        return bool(keepalive_s) and self._hub.clock.monotonic() - self._said_at >= keepalive_s
+        return bool(keepalive_s) and self._hub.clock.monotonic() - self._last_sent_s >= keepalive_s
 
     async def _wait(self) -> None:
         """Waits until there may be a message to send."""
@@ -552,7 +568,7 @@ class EventWatch:
         rings = hub.source.rings
         self._follow_ring(rings.get(self.rm_id))
         now_s = hub.clock.monotonic()
-        due = [self._said_at + hub.limits.keepalive_s] if hub.limits.keepalive_s else []
+        due = [self._last_sent_s + hub.limits.keepalive_s] if hub.limits.keepalive_s else []
         due += [self._push_at] if self._reader is not None else []
         timeout_s = max(0.0, min(due) - now_s) if due else None
         if self._walk is None:
@@ -626,7 +642,7 @@ async def _first_since(source: EventSource, ring: EventRing, time_ns: int, turns
             if number >= end:
                 break
             if value is not None:
-                return decoded(number, value).seen.time_ns < time_ns, number
+                return decoded(number, value).fields.time_ns < time_ns, number
         return False, end
 
     low, high = ring.lowest, ring.next_id

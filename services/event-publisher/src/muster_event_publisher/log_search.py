@@ -22,17 +22,17 @@ _NEAR = 512
 # that a guess that is off by at most half of _NEAR finds the event in the piece that it reads.
 _SCAN = 600
 # So many reads back from an instance's first event look for the last one of the instance before.
-_LOOKS_BACK = 16
+_BACKWARD_READS_MAX = 16
 # Records per read when the search only needs the id at an offset.
-_LOOK = 16
+_PROBE_RECORDS = 16
 # Bytes that the reader fetches ahead: a few pieces. The next step of a search would throw more away.
 _FETCH_MAX_BYTES = 1 << 20
 # Remembered pieces, about 0.2 MB each: as many as the largest answer has, and some for streams.
-_PIECES_KEPT = 32
+_PIECES_MAX = 32
 # Remembered offsets where a read began or ended, by (rm, id): a stream that continues there needs no search.
-_PLACES_KEPT = 1_000
+_START_OFFSETS_MAX = 1_000
 # Remembered pairs of id and offset per RM and instance, and for how many RMs: they narrow later searches.
-_MARKS_KEPT, _MARKED_KEPT = 1_024, 64
+_MARKS_MAX, _MARKED_RMS_MAX = 1_024, 64
 # Longest wait for records that the log has.
 _READ_TIMEOUT_S = 5.0
 # Records per read, and most offsets per step, while the rings are filled.
@@ -84,7 +84,7 @@ class LogSearch:
         self._limits: tuple[int, int] | None = None
         self._limits_before = (0, 0)
         self._pieces: OrderedDict[int, EventBatch] = OrderedDict()
-        self._places: OrderedDict[tuple[str, str, int], int] = OrderedDict()
+        self._start_offsets: OrderedDict[tuple[str, str, int], int] = OrderedDict()
         self._marks: OrderedDict[tuple[str, str], _OffsetIndex] = OrderedDict()
         self._records_read = 0
 
@@ -113,10 +113,10 @@ class LogSearch:
             begun = await self._read(rm_id, instance, 0, 1)
             if begun is None or not begun.first_id:
                 return None
-            end = self._places[rm_id, instance, begun.first_id]
+            end = self._start_offsets[rm_id, instance, begun.first_id]
             low = (await self._ends())[0]
             # (Other RMs' records may be in between.)
-            for _ in range(_LOOKS_BACK):
+            for _ in range(_BACKWARD_READS_MAX):
                 start, last = max(low, end - _SCAN), None
                 piece = await self._piece(rm_id, 0, start)
                 for run in piece.runs if piece is not None else ():
@@ -135,8 +135,8 @@ class LogSearch:
 
     async def _read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         # 1. the offset to begin at
-        offset = self._places.get((rm_id, instance, start))
-        if offset is None or (self._known(offset) is None and offset < (await self._ends())[0]):
+        offset = self._start_offsets.get((rm_id, instance, start))
+        if offset is None or (self._cached_piece(offset) is None and offset < (await self._ends())[0]):
             offset = await self._search(rm_id, instance, start)
         # 2. read on until there is enough, or the ids are no longer consecutive
         old_events: OldEvents | None = None
@@ -177,7 +177,7 @@ class LogSearch:
         # it, and the middle: at worst three times the steps of halving
         step = 0 if high_id is not None else -1
         while high - low > _NEAR:
-            looked, size = (low + high) // 2, _LOOK
+            looked, size = (low + high) // 2, _PROBE_RECORDS
             if step < 0:
                 looked = high - _NEAR
             elif high_id is not None and high_id > low_id and step % 3 < 2:
@@ -217,7 +217,7 @@ class LogSearch:
             if first < self._limits_before[0] or end < self._limits_before[1]:
                 # Another log has taken the place of the one that was searched before.
                 self._pieces.clear()
-                self._places.clear()
+                self._start_offsets.clear()
                 self._marks.clear()
             self._limits_before = first, end
         return self._limits
@@ -229,7 +229,7 @@ class LogSearch:
         """
         if self._records_read > self._records_max:
             raise SearchLimitExceeded(rm_id, start, self._records_read)
-        piece = self._known(offset)
+        piece = self._cached_piece(offset)
         if piece is not None:
             self._records_read += piece.records
             return piece
@@ -243,7 +243,7 @@ class LogSearch:
             self._mark(run)
         if size == _SCAN:
             self._pieces[offset] = piece
-            if len(self._pieces) > _PIECES_KEPT:
+            if len(self._pieces) > _PIECES_MAX:
                 self._pieces.popitem(last=False)
         # (A log in this process answers without a pause, so other tasks run here.)
         await asyncio.sleep(0)
@@ -269,7 +269,7 @@ class LogSearch:
         metrics.LOG_LOOKUP_RECORDS.inc(len(records))
         return records, after
 
-    def _known(self, offset: int) -> EventBatch | None:
+    def _cached_piece(self, offset: int) -> EventBatch | None:
         for start, piece in self._pieces.items():
             if start <= offset < piece.end:
                 self._pieces.move_to_end(start)
@@ -277,16 +277,16 @@ class LogSearch:
         return None
 
     def _remember(self, rm_id: str, instance: str, event_id: int, offset: int) -> None:
-        self._places[rm_id, instance, event_id] = offset
-        while len(self._places) > _PLACES_KEPT:
-            self._places.popitem(last=False)
+        self._start_offsets[rm_id, instance, event_id] = offset
+        while len(self._start_offsets) > _START_OFFSETS_MAX:
+            self._start_offsets.popitem(last=False)
 
     def _mark(self, run: EventRun) -> None:
         key = run.rm_id, run.instance
         marks = self._marks.get(key)
         if marks is None:
             marks = self._marks[key] = _OffsetIndex()
-            if len(self._marks) > _MARKED_KEPT:
+            if len(self._marks) > _MARKED_RMS_MAX:
                 self._marks.popitem(last=False)
         self._marks.move_to_end(key)
         marks.add(run.first_id, run.offsets[0])
@@ -306,7 +306,7 @@ class _OffsetIndex:
             return
         self._ids.insert(index, event_id)
         self._offsets.insert(index, offset)
-        if len(self._ids) > _MARKS_KEPT:
+        if len(self._ids) > _MARKS_MAX:
             del self._ids[1::2], self._offsets[1::2]
 
     def around(self, event_id: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:

@@ -99,7 +99,7 @@ DERIVE_MISSING = Counter(
 DERIVE_LAG = Gauge(
     "muster_publisher_derive_lag_offsets", "Log offsets that derivation has not yet read.", ["partition"]
 )
-USAGE_LEFT_OUT = Counter(
+USAGE_OMITTED = Counter(
     "muster_publisher_usage_left_out_total",
     "Quantities that are not summed because a subject has too many resource types.",
 )

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 _KINDS = {EventRecord.APP: "application", EventRecord.NODE: "node", EventRecord.QUEUE: "queue"}
 # Bytes of the last states of objects that are gone.
-_KEPT_BYTES = 32 * 1024 * 1024
+_CACHE_BYTES_MAX = 32 * 1024 * 1024
 # The view follows the log like this service and may be a moment behind: after this time it is asked again.
 _TRY_AGAIN_S = 0.02
 # The publisher waits _PATIENCE_S for a view that does not answer or stays behind, because a history server cannot ask
@@ -42,7 +42,7 @@ _TRY_AGAIN_S = 0.02
 _PATIENCE_S, _PAUSE_S, _AWAY_S = 30.0, 0.5, 5.0
 _TIMEOUT_S = 10.0
 # Chunks of streams with their states.
-_CHUNKS_KEPT = 16
+_CHUNKS_MAX = 16
 
 
 class ObjectKey(NamedTuple):
@@ -54,7 +54,7 @@ class ObjectKey(NamedTuple):
 
 
 _ANSWERS = msgspec.json.Decoder(ObjectStatesDao)
-_Found = dict[ObjectKey, list[ObjectStateDao]]
+_StatesByKey = dict[ObjectKey, list[ObjectStateDao]]
 
 
 class EventSlice(NamedTuple):
@@ -82,11 +82,11 @@ class ObjectStates:
     def __init__(self, view: str | ASGIApp, clock: Clock, stopping: Callable[[], bool] = lambda: False) -> None:
         self._clock, self._stopping = clock, stopping
         self._sibling = ServiceClient(view, _TIMEOUT_S)
-        self._seen: OrderedDict[ObjectKey, ObjectStateDao] = OrderedDict()
-        self._seen_bytes = 0
+        self._cached_states: OrderedDict[ObjectKey, ObjectStateDao] = OrderedDict()
+        self._cached_bytes = 0
         self._chunks: OrderedDict[tuple[str, str, int, int], bytes] = OrderedDict()
-        self._asking = asyncio.Lock()
-        self._away_until_s: dict[str, float] = {}
+        self._lock = asyncio.Lock()
+        self._unavailable_until_s: dict[str, float] = {}
 
     async def close(self) -> None:
         """Ends the connections."""
@@ -95,18 +95,18 @@ class ObjectStates:
     async def chunk(self, events: EventSlice) -> bytes:
         """A stream's lines; streams at the same place share them. See :meth:`add`."""
         key = (events.rm_id, events.instance, events.first_id, len(events.lines))
-        async with self._asking:
+        async with self._lock:
             body = self._chunks.get(key)
             if body is None:
                 body = b"".join([line + b"\n" for line in await self._add(events)])
                 self._chunks[key] = body
-                if len(self._chunks) > _CHUNKS_KEPT:
+                if len(self._chunks) > _CHUNKS_MAX:
                     self._chunks.popitem(last=False)
         return body
 
     async def add(self, events: EventSlice) -> list[bytes]:
         """The lines with the states of their objects, if these are known."""
-        async with self._asking:
+        async with self._lock:
             return await self._add(events)
 
     async def _add(self, events: EventSlice) -> list[bytes]:
@@ -128,9 +128,9 @@ class ObjectStates:
         for line, record, key in zip(events.lines, records, keys, strict=True):
             state = None
             if record is not None and key is not None:
-                remembered = self._seen.get(key)
+                remembered = self._cached_states.get(key)
                 candidates = (*states_by_key.get(key, ()), *([remembered] if remembered is not None else []))
-                state = _meant(candidates, record)
+                state = _matching_state(candidates, record)
                 if state is None:
                     metrics.STATES_MISSING.inc()
             full.append(b'%b,"state":%b}' % (line[:-1], go_text(state.state).encode()) if state is not None else line)
@@ -139,15 +139,15 @@ class ObjectStates:
                 self._remember(key, states[0])
         return full
 
-    async def _find(self, objects: Mapping[ObjectKey, Mapping[str, None]], events: EventSlice) -> _Found:
+    async def _find(self, objects: Mapping[ObjectKey, Mapping[str, None]], events: EventSlice) -> _StatesByKey:
         """The view's states of the objects, once it has read all of the events."""
         since_s = self._clock.monotonic()
-        states_by_key: _Found = {}
+        states_by_key: _StatesByKey = {}
         behind = events.first_id + len(events.values)
-        while since_s >= self._away_until_s.get(events.rm_id, since_s):
+        while since_s >= self._unavailable_until_s.get(events.rm_id, since_s):
             pause_s = _TRY_AGAIN_S
             try:
-                answer = await self._ask(events.rm_id, objects)
+                answer = await self._request_states(events.rm_id, objects)
             except ViewUnavailable as error:
                 problem, pause_s = str(error), _PAUSE_S
             else:
@@ -156,13 +156,13 @@ class ObjectStates:
                     break
                 problem = f"it has seen the events before {answer.next_event_id} only, wanted before {behind}"
             if self._stopping() or self._clock.monotonic() - since_s >= _PATIENCE_S:
-                self._away_until_s[events.rm_id] = self._clock.monotonic() + _AWAY_S
+                self._unavailable_until_s[events.rm_id] = self._clock.monotonic() + _AWAY_S
                 log.warning("events go out without the states of their objects", view=problem)
                 break
             await asyncio.sleep(pause_s)
         return states_by_key
 
-    async def _ask(self, rm_id: str, objects: Mapping[ObjectKey, Mapping[str, None]]) -> ObjectStatesDao:
+    async def _request_states(self, rm_id: str, objects: Mapping[ObjectKey, Mapping[str, None]]) -> ObjectStatesDao:
         """Raises ViewUnavailable, also when the view does not know the RM (yet)."""
         body = [{"kind": key.kind, "id": key.object_id, "keys": [*keys]} for key, keys in objects.items()]
         try:
@@ -178,15 +178,15 @@ class ObjectStates:
             raise ViewUnavailable("its answer cannot be read") from error
 
     def _remember(self, key: ObjectKey, state: ObjectStateDao) -> None:
-        before = self._seen.pop(key, None)
-        self._seen_bytes += len(state.state) - (len(before.state) if before is not None else 0)
-        self._seen[key] = state
-        while self._seen_bytes > _KEPT_BYTES:
-            _, oldest = self._seen.popitem(last=False)
-            self._seen_bytes -= len(oldest.state)
+        before = self._cached_states.pop(key, None)
+        self._cached_bytes += len(state.state) - (len(before.state) if before is not None else 0)
+        self._cached_states[key] = state
+        while self._cached_bytes > _CACHE_BYTES_MAX:
+            _, oldest = self._cached_states.popitem(last=False)
+            self._cached_bytes -= len(oldest.state)
 
 
-def _meant(candidates: Sequence[ObjectStateDao], record: EventRecord) -> ObjectStateDao | None:
+def _matching_state(candidates: Sequence[ObjectStateDao], record: EventRecord) -> ObjectStateDao | None:
     """The object of an event; ``candidates``: the objects with its name, the latest first.
 
     An RM that registers again ends all old objects and creates the new ones at one time. So an object that is removed

@@ -26,7 +26,7 @@ from typing import Protocol
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import TooManyOldReads
 
-_Line = deque[asyncio.Future[None]]
+_WaitQueue = deque[asyncio.Future[None]]
 
 
 class ReadSlots(Protocol):
@@ -44,14 +44,14 @@ class OldReadLimiter:
     :param waiting_max: the most batches in their line.
     :param wait_s: the longest wait of a batch.
     :ivar running: the turns that are taken now.
-    :ivar running_most: the most turns that were ever taken at once.
+    :ivar running_peak: the most turns that were ever taken at once.
     """
 
     def __init__(self, running_max: int = 2, waiting_max: int = 16, wait_s: float = 5.0) -> None:
         self._running_max, self._waiting_max, self._wait_s = running_max, waiting_max, wait_s
-        self.running = self.running_most = 0
-        self._batches: _Line = deque()
-        self._walks: _Line = deque()
+        self.running = self.running_peak = 0
+        self._batches: _WaitQueue = deque()
+        self._walks: _WaitQueue = deque()
         self._walk_is_next = False
 
     @property
@@ -73,20 +73,20 @@ class OldReadLimiter:
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """A turn for one read of a walk, which waits without a limit."""
-        await self._take(self._walks)
+        await self._acquire(self._walks)
         try:
             yield
         finally:
             self.release()
 
-    async def take_for_batch(self) -> None:
+    async def acquire_batch_slot(self) -> None:
         """Takes a turn, which the caller gives back. Raises TooManyOldReads."""
         if self.running >= self._running_max and len(self._batches) >= self._waiting_max:
             metrics.OLD_READS_REFUSED.labels("waiting").inc()
             raise TooManyOldReads(f"{self.running} answers read them and {len(self._batches)} wait")
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._take(self._batches)
+                await self._acquire(self._batches)
         except TimeoutError:
             metrics.OLD_READS_REFUSED.labels("wait").inc()
             raise TooManyOldReads(f"{self.running} answers read them, and none ended in time") from None
@@ -96,13 +96,13 @@ class OldReadLimiter:
         self.running -= 1
         self._call()
 
-    async def _take(self, line: _Line) -> None:
+    async def _acquire(self, line: _WaitQueue) -> None:
         if self.running < self._running_max:  # then both lines are empty
             self._begin()
             return
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(called)
-        self._say()
+        self._update_metrics()
         try:
             await called
         except asyncio.CancelledError:
@@ -110,7 +110,7 @@ class OldReadLimiter:
                 self.release()  # it got its turn in the same moment
             elif called in line:
                 line.remove(called)
-                self._say()
+                self._update_metrics()
             raise
 
     def _call(self) -> None:
@@ -122,14 +122,14 @@ class OldReadLimiter:
             if not called.done():
                 self._begin()
                 called.set_result(None)
-        self._say()
+        self._update_metrics()
 
     def _begin(self) -> None:
         self.running += 1
-        self.running_most = max(self.running_most, self.running)
-        self._say()
+        self.running_peak = max(self.running_peak, self.running)
+        self._update_metrics()
 
-    def _say(self) -> None:
+    def _update_metrics(self) -> None:
         metrics.OLD_READS.set(self.running)
         metrics.OLD_READS_WAITING.set(self.waiting)
 
@@ -139,16 +139,16 @@ class _ReadSlot:
 
     def __init__(self, reads: OldReadLimiter) -> None:
         self._reads = reads
-        self._taken = False
+        self._is_acquired = False
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        if not self._taken:
-            await self._reads.take_for_batch()
-            self._taken = True
+        if not self._is_acquired:
+            await self._reads.acquire_batch_slot()
+            self._is_acquired = True
         yield
 
     def end(self) -> None:
-        if self._taken:
-            self._taken = False
+        if self._is_acquired:
+            self._is_acquired = False
             self._reads.release()

@@ -86,24 +86,24 @@ _SLICE = 200
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-class _Asked(NamedTuple):
+class _BatchQuery(NamedTuple):
     """A batch request.
 
-    :param wanted: how many events the client wants; an answer holds at most ``limit``.
+    :param requested_count: how many events the client wants; an answer holds at most ``limit``.
     :param states: adds the objects' states to the events; None: no states.
     """
 
     ring: EventRing
     start: int
-    wanted: int
+    requested_count: int
     limit: int
     states: ObjectStates | None
     began_s: float
 
     @property
-    def most(self) -> int:
+    def count_max(self) -> int:
         """The most events that the answer may have."""
-        return min(self.wanted, self.limit)
+        return min(self.requested_count, self.limit)
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _BatchAnswer:
             else:
                 self.missing.append((event_id, event_id))
 
-    def go_on_at(self, start: int) -> int:
+    def next_start(self, start: int) -> int:
         """The ``start`` of the next request."""
         if self.lines:
             return start + len(self.lines)
@@ -198,19 +198,21 @@ class EventsRest:
         if ring is None:
             return await _answer(request, event_json.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
         # 2. the answer from the ring; or from the log and history, which ends when the client leaves
-        batch_query = _Asked(ring, start, count, limit, states, began_s)
-        if ring.lowest <= start or not batch_query.most:
-            return await self._found(request, batch_query)
-        return await until_gone(request, lambda: self._old(request, batch_query))
+        batch_query = _BatchQuery(ring, start, count, limit, states, began_s)
+        if ring.lowest <= start or not batch_query.count_max:
+            return await self._batch_answer(request, batch_query)
+        return await run_until_disconnected(request, lambda: self._old(request, batch_query))
 
-    async def _old(self, request: Request, batch_query: _Asked) -> ASGIApp:
+    async def _old(self, request: Request, batch_query: _BatchQuery) -> ASGIApp:
         async with self._source.old_reads.batch_slot() as turns:
-            return await self._found(request, batch_query, turns)
+            return await self._batch_answer(request, batch_query, turns)
 
-    async def _found(self, request: Request, batch_query: _Asked, turns: ReadSlots | None = None) -> ASGIApp:
+    async def _batch_answer(
+        self, request: Request, batch_query: _BatchQuery, turns: ReadSlots | None = None
+    ) -> ASGIApp:
         """The answer to a batch request; ``turns`` is the right to read events older than the ring."""
         ring, start, requested_count, limit, states, began_s = batch_query
-        count = batch_query.most
+        count = batch_query.count_max
         # 1. the events (the ring grows while they are rendered)
         answer = _BatchAnswer(ring.lowest, ring.highest, ring.next_id, "ring")
         if ring.lowest <= start:
@@ -218,7 +220,7 @@ class EventsRest:
         elif count:
             await self._render_old(answer, batch_query, turns)
         # 2. the headers about them
-        headers = {"X-Muster-Events-Source": answer.source, "X-Muster-Next-ID": str(answer.go_on_at(start))}
+        headers = {"X-Muster-Events-Source": answer.source, "X-Muster-Next-ID": str(answer.next_start(start))}
         if answer.missing:
             headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in answer.missing)
         if note := answer.note(start, requested_count, limit):
@@ -250,10 +252,10 @@ class EventsRest:
                     answer.note_missing(first_id, part)
                 await asyncio.sleep(0)
 
-    async def _render_old(self, answer: _BatchAnswer, batch_query: _Asked, turns: ReadSlots | None) -> None:
+    async def _render_old(self, answer: _BatchAnswer, batch_query: _BatchQuery, turns: ReadSlots | None) -> None:
         ring, start, states = batch_query.ring, batch_query.start, batch_query.states
         try:
-            old = await self._source.old(ring, start, batch_query.most, turns)
+            old = await self._source.old(ring, start, batch_query.count_max, turns)
         except OldEventsUnavailable as error:
             raise HttpError(503, str(error)) from error
         first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
@@ -287,7 +289,7 @@ class EventsRest:
             cursor = start if start is not None else max(ring.next_id - count, ring.lowest)
         # 3. the limits of streams
         host = self._peer(request)
-        self._streams.check_room(host, ring.rm_id if ring is not None else "")
+        self._streams.check_limits(host, ring.rm_id if ring is not None else "")
         headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
         if ring is not None:
             headers.append((b"x-muster-next-id", str(cursor).encode()))
@@ -405,7 +407,7 @@ async def _not_found(request: Request, _error: Exception) -> Response:
     return _plain("404 page not found\n", 404, {})
 
 
-async def until_gone(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -> ASGIApp:
+async def run_until_disconnected(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -> ASGIApp:
     """The answer that ``work`` makes. It ends when the client leaves; then the answer is nothing."""
     answers: list[ASGIApp] = [_nothing]
 

@@ -39,7 +39,7 @@ _OLD_CHUNK = 8 * _CHUNK
 # of a hundred clients does not grow with the rate of decisions: more events go into one chunk instead.
 _REST_S, _REST_MAX_S = 0.0002, 0.05
 # How often the lag and stall of all streams are checked.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 # A client whose stream ends has at least this long to read the last line, which gives the reason.
 _LAST_LINE_S = 5.0
 
@@ -66,7 +66,7 @@ class _End(NamedTuple):
     message: str
 
 
-_LEFT = _End("left", "the client has left")
+_DISCONNECTED = _End("left", "the client has left")
 
 
 class EventStreams:
@@ -77,12 +77,12 @@ class EventStreams:
     ) -> None:
         self.limits, self.clock = limits, clock
         self.stopping = False
-        self._room_of = room_of or (lambda _rm_id: (limits.total, limits.per_host))
+        self._limits_for = room_of or (lambda _rm_id: (limits.total, limits.per_host))
         self.open: SubscriberCounts[EventStream] = SubscriberCounts(metrics.STREAMS)
 
-    def check_room(self, host: str, rm_id: str = "") -> None:
+    def check_limits(self, host: str, rm_id: str = "") -> None:
         """Raises RequestRefused (503) when a limit of the RM is reached; without an id: no RM has events yet."""
-        total, per_host = self._room_of(rm_id)
+        total, per_host = self._limits_for(rm_id)
         limit = "total" if self.open.of_rm(rm_id) >= total else ""
         if self.open.of_host(rm_id, host) >= per_host:
             limit = "host"
@@ -93,7 +93,7 @@ class EventStreams:
     async def watch(self) -> None:
         """Regularly ends the streams that are too far behind or stalled; never returns."""
         while True:
-            await asyncio.sleep(aligned_s(_LOOK_S))
+            await asyncio.sleep(aligned_s(_CHECK_INTERVAL_S))
             for stream in self.open:
                 stream.check()
 
@@ -134,11 +134,11 @@ class EventStream:
         self._patience = LagLimits(self._limits.lag_records, self._limits.stall_s, streams.clock, behind)
         self._task: asyncio.Task[None] | None = None
         self._ending: Ending[_End] = Ending("an event stream")
-        self._gone = False
+        self._is_disconnected = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._task = asyncio.current_task()
-        watcher = asyncio.create_task(self._until_gone(receive))
+        watcher = asyncio.create_task(self._watch_disconnect(receive))
         self._streams.open.enter(self)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -149,10 +149,10 @@ class EventStream:
                     raise
                 assert self._task is not None, "set above"
                 self._task.uncancel()
-            if not self._gone and not await self._last_line(send):
+            if not self._is_disconnected and not await self._last_line(send):
                 await cut(scope)
         except asyncio.CancelledError:
-            if not self._gone:
+            if not self._is_disconnected:
                 raise  # (a client that leaves during its first or last line ends like any other)
         finally:
             watcher.cancel()
@@ -212,7 +212,7 @@ class EventStream:
             kept = lines.chunk(self.cursor, end)
             body = kept if kept is not None else _chunk(ring, lines, self.cursor, end)
             if kept is None:
-                lines.keep_chunk(self.cursor, end, body)
+                lines.store_chunk(self.cursor, end, body)
         await self._put(send, body)
         self.cursor = end
 
@@ -264,10 +264,10 @@ class EventStream:
             metrics.STREAMS_DROPPED.labels(reason).inc()
             log.info("event stream ended", host=self.host, reason=message, cursor=self.cursor)
 
-    async def _until_gone(self, receive: Receive) -> None:
+    async def _watch_disconnect(self, receive: Receive) -> None:
         await wait_disconnected(receive)
-        self._gone = True
-        self._ending.by(_LEFT)
+        self._is_disconnected = True
+        self._ending.by(_DISCONNECTED)
         if self._task is not None:
             self._task.cancel()
 

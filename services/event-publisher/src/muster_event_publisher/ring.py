@@ -19,7 +19,7 @@ _UNPACKED_MAX = 64
 # Blocks that are kept unpacked after a read, of all rings together: about 0.4 MB each.
 _REMEMBERED_BLOCKS = 32
 # Gaps that are remembered for answers; older ones remain in the log file and the metric.
-_GAPS_KEPT = 100
+_GAPS_MAX = 100
 
 _Values = Sequence[bytes | None]
 
@@ -40,22 +40,22 @@ class UnpackedBlocks:
 
     def __init__(self, blocks_max: int = _REMEMBERED_BLOCKS) -> None:
         self._blocks_max = blocks_max
-        self._known: OrderedDict[bytes, _Values] = OrderedDict()
+        self._cached: OrderedDict[bytes, _Values] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._cached)
 
     def open(self, block: bytes) -> _Values:
         """The block's events. The block's bytes are the key: they never change, and their hash is computed once."""
-        values = self._known.get(block)
+        values = self._cached.get(block)
         if values is not None:
-            self._known.move_to_end(block)
+            self._cached.move_to_end(block)
             return values
         values = ring_blocks.unpack(block)
         metrics.RING_UNPACKED.inc()
-        self._known[block] = values
-        if len(self._known) > self._blocks_max:
-            self._known.popitem(last=False)
+        self._cached[block] = values
+        if len(self._cached) > self._blocks_max:
+            self._cached.popitem(last=False)
         return values
 
 
@@ -101,7 +101,7 @@ class EventRing:
         self._lowest = self._first = 0
         self._size_bytes = 0
         self._next: int | None = None
-        self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_KEPT)
+        self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_MAX)
 
     def __len__(self) -> int:
         return self.next_id - self._lowest

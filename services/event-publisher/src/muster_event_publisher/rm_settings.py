@@ -41,7 +41,7 @@ class RmSettings:
     """The settings in force, by RM.
 
     :param changed: called with the id of an RM whose settings have changed since :meth:`start`.
-    :ivar shown: by partition, gets the RMs' objects; empty: nobody needs them. Set before :meth:`start`.
+    :ivar event_progress: by partition, gets the RMs' objects; empty: nobody needs them. Set before :meth:`start`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RmSettings:
         own: PublisherSettings,
         changed: Callable[[str], None],
     ) -> None:
-        self.shown: Sequence[ShownEvents] = ()
+        self.event_progress: Sequence[ShownEvents] = ()
         self._bus, self._topics, self._changed = bus, topics, changed
         self._retry_s = (own.retry_min_s, own.retry_max_s)
         self._poll_s, self._start_s = own.poll_s, own.rm_settings_timeout_s
@@ -64,16 +64,16 @@ class RmSettings:
             max_streams_per_host=own.max_streams_per_host,
         )
         self.app_queues = AppQueues()
-        self._said: dict[str, EventSettings] = {}
+        self._declared: dict[str, EventSettings] = {}
         self._stopped: set[str] = set()
         self._forgotten: set[str] = set()
-        self._problems_said: dict[str, list[str]] = {}
+        self._reported_problems: dict[str, list[str]] = {}
         self._readers: dict[int, LogReader] = {}
         self._late: set[int] = set()
 
     def settings_for(self, rm_id: str) -> EventSettings:
         """The RM's settings; the publisher's own for an unknown RM."""
-        declared = self._said.get(rm_id)
+        declared = self._declared.get(rm_id)
         if declared is None:
             return self._own
         names = declared.given
@@ -92,10 +92,10 @@ class RmSettings:
 
     def registered(self, partition: int | None = None) -> list[str]:
         """The registered RMs: all, or those of a partition."""
-        rm_ids = [rm for rm in self._said if partition is None or self._topics.partition_of(rm) == partition]
+        rm_ids = [rm for rm in self._declared if partition is None or self._topics.partition_of(rm) == partition]
         return sorted(rm_ids)
 
-    def lives(self, rm_ids: Iterable[str]) -> dict[str, bool]:
+    def stopped_by_rm(self, rm_ids: Iterable[str]) -> dict[str, bool]:
         """Whether each RM is stopped; without the RMs that an operator made the scheduler forget."""
         return {rm_id: rm_id in self._stopped for rm_id in rm_ids if rm_id not in self._forgotten}
 
@@ -146,8 +146,8 @@ class RmSettings:
 
     async def _rest(self, partition: int) -> None:
         """Pauses until a read waits for what the state says."""
-        if self.shown:
-            await self.shown[partition].needed.wait(_REST_S)
+        if self.event_progress:
+            await self.event_progress[partition].needed.wait(_REST_S)
         else:
             await asyncio.sleep(_REST_S)
 
@@ -189,65 +189,65 @@ class RmSettings:
             if is_rm_state_key(key):
                 lives[key or b""] = record.value  # (each transaction writes one: the last one counts)
             elif is_forgotten_state_key(key):
-                self._take_forgotten(record.partition, key or b"", record.value)
+                self._apply_forgotten(record.partition, key or b"", record.value)
             elif key is not None and (_MARK in key or _APPLICATION_MARK in key):
-                self._take(key, record.value)
+                self._apply_object(key, record.value)
         for key, value in lives.items():
-            self._take_life(records[0].partition, key, value)
-        if records and self.shown:
-            self.shown[records[0].partition].was_read()
+            self._apply_rm_state(records[0].partition, key, value)
+        if records and self.event_progress:
+            self.event_progress[records[0].partition].was_read()
         return len(records) or int(reader.position > position)
 
-    def _take(self, key: bytes, value: bytes | None) -> None:
+    def _apply_object(self, key: bytes, value: bytes | None) -> None:
         try:
             rm_id, kind, parts = parse_state_key(key)
         except ValueError:
             return
         if kind == REGISTRATION:
-            self._take_registration(rm_id, value)
+            self._apply_registration(rm_id, value)
         elif kind == APPLICATION and len(parts) == 2:
             self.app_queues.fold(rm_id, parts[1], value)
 
-    def _take_life(self, partition: int, key: bytes, value: bytes | None) -> None:
+    def _apply_rm_state(self, partition: int, key: bytes, value: bytes | None) -> None:
         rm_id = parse_state_key(key)[0]
         recorded = recorded_rm(value) if value is not None else None
         if recorded is not None and recorded.is_stopped:
             self._stopped.add(rm_id)
         else:
             self._stopped.discard(rm_id)
-        if not self.shown:
+        if not self.event_progress:
             return
         if recorded is None:
-            self.shown[partition].drop(rm_id)
+            self.event_progress[partition].drop(rm_id)
         else:
-            self.shown[partition].note(rm_id, recorded.stamp, recorded.instance, recorded.next_event_id)
+            self.event_progress[partition].note(rm_id, recorded.stamp, recorded.instance, recorded.next_event_id)
 
-    def _take_forgotten(self, partition: int, key: bytes, value: bytes | None) -> None:
+    def _apply_forgotten(self, partition: int, key: bytes, value: bytes | None) -> None:
         rm_id = parse_state_key(key)[0]
-        if value is not None and self.shown:
-            self.shown[partition].note_stamp(forgotten_stamp(value))
+        if value is not None and self.event_progress:
+            self.event_progress[partition].note_stamp(forgotten_stamp(value))
         if value is None:
             self._forgotten.discard(rm_id)  # it registers again
         else:
             self._forgotten.add(rm_id)
 
-    def _take_registration(self, rm_id: str, value: bytes | None) -> None:
+    def _apply_registration(self, rm_id: str, value: bytes | None) -> None:
         before = self.settings_for(rm_id)
         if value is None:
-            self._said.pop(rm_id, None)
-            self._problems_said.pop(rm_id, None)
+            self._declared.pop(rm_id, None)
+            self._reported_problems.pop(rm_id, None)
         else:
             extra_config = registered_extra_config(value)
             if extra_config is None:
                 log.error("a registration cannot be read; the RM's event settings stay as they are", rm=rm_id)
                 return
-            declared, problems = event_settings.read(extra_config, self._said.get(rm_id, event_settings.DEFAULT))
-            self._said[rm_id] = declared
+            declared, problems = event_settings.read(extra_config, self._declared.get(rm_id, event_settings.DEFAULT))
+            self._declared[rm_id] = declared
             # The scheduler writes the record again with every configuration: a known problem is not logged again.
             for problem in problems:
-                if problem not in self._problems_said.get(rm_id, ()):
+                if problem not in self._reported_problems.get(rm_id, ()):
                     log.warning("an event setting of an RM is not in force", rm=rm_id, problem=problem)
-            self._problems_said[rm_id] = problems
+            self._reported_problems[rm_id] = problems
         if self.settings_for(rm_id) != before:
             log.info("event settings of an RM have changed", rm=rm_id, given=sorted(self.settings_for(rm_id).given))
             self._changed(rm_id)

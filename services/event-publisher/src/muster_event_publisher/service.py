@@ -114,7 +114,7 @@ class PublisherService:
             )
             for p in partitions
         ]
-        self.rm_settings.shown = shown = [ShownEvents(feed, self.rings) for feed in self._feeds]
+        self.rm_settings.event_progress = shown = [ShownEvents(feed, self.rings) for feed in self._feeds]
         self._waits = PositionWaits(
             "the event publisher",
             settings.positions,
@@ -127,7 +127,7 @@ class PublisherService:
             settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
             settings.stream_stall_s, settings.keepalive_s,
         )  # fmt: skip
-        self._streams = EventStreams(limits, clock, self._room_of)
+        self._streams = EventStreams(limits, clock, self._stream_limits)
         old = settings.serve_from_log
         self._readers = readers_of(settings, topics, clock) if old else []
         self.old_reads = OldReadLimiter(
@@ -140,7 +140,7 @@ class PublisherService:
         ended = EndedRest(source, EndedSearch(self.rings, self._readers))
         routes, waits_at = [*extra_routes, *ended.routes], {}
         if usage is not None:
-            usage.lives = self.rm_settings.lives
+            usage.stopped_by_rm = self.rm_settings.stopped_by_rm
             routes += usage.routes
             shown_usage = [
                 ShownUsage(events, partial(self._rings_of, p), usage.table) for p, events in enumerate(shown)
@@ -157,7 +157,7 @@ class PublisherService:
         )  # fmt: skip
         self._hub = EventHub(source, self.requests, watch_limits, clock, self.rm_settings.app_queues)
         self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm, self._filling, self._waits)
-        self._door: EventsServer | None = None
+        self._grpc_server: EventsServer | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
         retry = ExportBackoff(
             settings.retry_min_s, settings.retry_max_s, settings.refusals_max, settings.dead_letters_in_a_row_max
@@ -175,7 +175,7 @@ class PublisherService:
         self._exports = ExportManager(self._membership(), self._sinks, exporters_of)
         self._follow_tasks: list[asyncio.Task[None]] = []
         self._server: HttpServer | None = None
-        self._life = ServiceLifecycle("event publisher")
+        self._lifecycle = ServiceLifecycle("event publisher")
 
     @property
     def http_port(self) -> int | None:
@@ -185,7 +185,7 @@ class PublisherService:
     @property
     def grpc_port(self) -> int | None:
         """The port of muster.v1.Events; None: it does not listen."""
-        return self._door.port if self._door is not None else None
+        return self._grpc_server.port if self._grpc_server is not None else None
 
     @property
     def open_watches(self) -> int:
@@ -202,20 +202,20 @@ class PublisherService:
 
         With ``fills_beside`` both go on after this returns.
         """
-        self._life.start()
+        self._lifecycle.start()
         if self._filling.over:
             await self._follow()
-            self._life.spawn(self._measure(), "measure")
+            self._lifecycle.spawn(self._measure(), "measure")
         else:
-            self._fills = self._life.spawn(self._follow_and_measure(), "measure")
+            self._fills = self._lifecycle.spawn(self._follow_and_measure(), "measure")
         # gRPC and REST open last
         if self.settings.grpc_address:
-            self._door = EventsServer(self.events_service, self.settings.grpc_address, self.healthy)
-            await self._door.start()
-            self._life.spawn(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
+            self._grpc_server = EventsServer(self.events_service, self.settings.grpc_address, self.healthy)
+            await self._grpc_server.start()
+            self._lifecycle.spawn(self._grpc_server.watch_health(_HEALTH_INTERVAL_S), "health")
         if self.settings.http_address:
             self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S, programs_only=True)
-            self._life.spawn(self._server.serve(), "http")
+            self._lifecycle.spawn(self._server.serve(), "http")
             await self._server.wait_started()
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
@@ -233,21 +233,21 @@ class PublisherService:
         await self.rm_settings.start()
         await gather_all(feed.start() for feed in self._feeds)
         # 2. then the tasks that follow the log
-        self._follow_tasks = [self._life.spawn(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
+        self._follow_tasks = [self._lifecycle.spawn(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
         await self._exports.start()
-        self._life.spawn(self._exports.run(), "exports")
+        self._lifecycle.spawn(self._exports.run(), "exports")
         for feed in self._feeds:
-            self._life.spawn(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
-        self._life.spawn(self._streams.watch(), "streams")
-        self._life.spawn(self._hub.run_watchdog(), "watches")
+            self._lifecycle.spawn(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
+        self._lifecycle.spawn(self._streams.watch(), "streams")
+        self._lifecycle.spawn(self._hub.run_watchdog(), "watches")
 
     async def wait(self) -> None:
         """Returns when the service has stopped. Raises the error that ended it."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Exports the events that are on the log now, within ``stop_timeout_s``; the next start reads the rest."""
-        if not self._life.begin_stop():
+        if not self._lifecycle.begin_stop():
             return
         if self._filling.over:
             await self._finish()
@@ -257,12 +257,12 @@ class PublisherService:
         self._streams.stopping = True
         self._hub.stop()
         self.rings.wake_all()
-        if self._door is not None:
-            await self._door.stop()
+        if self._grpc_server is not None:
+            await self._grpc_server.stop()
         if self._server is not None:
             await self._server.stop()
         await self._close()
-        self._life.finish()
+        self._lifecycle.finish()
 
     async def _finish(self) -> None:
         try:
@@ -284,12 +284,12 @@ class PublisherService:
 
     async def abandon(self) -> None:
         """Ends at once without writing anything, like a crash. For tests."""
-        self._life.begin_stop()
+        self._lifecycle.begin_stop()
         self._streams.stopping = True
         if self._server is not None:
             self._server.kill()
-        if self._door is not None:
-            await self._door.kill()
+        if self._grpc_server is not None:
+            await self._grpc_server.kill()
         await self._close()
 
     async def healthy(self) -> bool:
@@ -339,7 +339,7 @@ class PublisherService:
         await asyncio.wait({task})
 
     async def _close(self) -> None:
-        await self._life.cancel_tasks()
+        await self._lifecycle.cancel_tasks()
         parts: list[_Closable] = [
             self._exports, *self._feeds, *self._searches, *self._readers, *self._sinks,
             self._dead_letters, self.rm_settings,
@@ -359,7 +359,7 @@ class PublisherService:
         self.rings.resize(rm_id)
         self.requests.resize(rm_id)
 
-    def _room_of(self, rm_id: str) -> tuple[int, int]:
+    def _stream_limits(self, rm_id: str) -> tuple[int, int]:
         settings = self.rm_settings.settings_for(rm_id)
         return settings.max_streams, settings.max_streams_per_host
 

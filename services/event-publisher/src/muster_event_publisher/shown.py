@@ -35,7 +35,7 @@ class ShownEvents:
 
     def __init__(self, feed: PartitionFeed, rings: Rings) -> None:
         self._feed, self._rings = feed, rings
-        self._stamp = self._shown = NO_STAMP
+        self._stamp = self._included_stamp = NO_STAMP
         self._missing: dict[str, _NextEvent] = {}  # by RM: the state is ahead of the rings
         self.needed, self._read = Signal(), Signal()
 
@@ -63,7 +63,7 @@ class ShownEvents:
 
     def includes(self, stamp: Stamp) -> bool:
         """Whether all events up to a stamp are shown."""
-        return self._shown >= stamp or (self._stamp >= stamp and not self._left(self._missing))
+        return self._included_stamp >= stamp or (self._stamp >= stamp and not self._has_missing(self._missing))
 
     async def wait_included(self, stamp: Stamp) -> None:
         """Returns when all events up to a stamp are shown. Callers bound the wait."""
@@ -72,15 +72,15 @@ class ShownEvents:
             await self._read.wait(_QUIET_S)
         # The state goes on meanwhile. What it names from now on is not waited for.
         reached, missing = self._stamp, dict(self._missing)
-        while self._left(missing):
+        while self._has_missing(missing):
             if not await self._feed.changed.wait(_QUIET_S) and await self._is_at_end():
                 for rm_id, next_event in missing.items():
                     if self._missing.get(rm_id) == next_event:
                         del self._missing[rm_id]
                 break
-        self._shown = max(self._shown, reached)
+        self._included_stamp = max(self._included_stamp, reached)
 
-    def _left(self, missing: dict[str, _NextEvent]) -> bool:
+    def _has_missing(self, missing: dict[str, _NextEvent]) -> bool:
         """Whether the rings lack events. Drops those that they have."""
         for rm_id, (instance, next_id) in list(missing.items()):
             ring = self._rings.get(rm_id)
@@ -120,7 +120,7 @@ class ShownUsage:
 
     def __init__(self, events: ShownEvents, rings: Callable[[], Iterable[EventRing]], derived: Derived) -> None:
         self._events, self._rings, self._derived = events, rings, derived
-        self._shown = NO_STAMP
+        self._included_stamp = NO_STAMP
 
     @property
     def stamp(self) -> Stamp:
@@ -129,7 +129,7 @@ class ShownUsage:
 
     def includes(self, stamp: Stamp) -> bool:
         """Whether the usage of all events up to a stamp is known to be shown."""
-        return self._shown >= stamp
+        return self._included_stamp >= stamp
 
     async def wait_included(self, stamp: Stamp) -> None:
         """Returns when the usage of all events up to a stamp is shown. Callers bound the wait."""
@@ -137,4 +137,4 @@ class ShownUsage:
         for ring, instance, last_id in [(ring, ring.instance, ring.next_id - 1) for ring in self._rings()]:
             while last_id >= 0 and not self._derived.includes(ring, instance, last_id):
                 await self._derived.changed.wait(None)
-        self._shown = max(self._shown, stamp)
+        self._included_stamp = max(self._included_stamp, stamp)

@@ -71,7 +71,7 @@ class HistoryLocation:
 def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[str]) -> HistoryLocation:
     """Returns the places of the history. Raises UsageError, with advice."""
     from muster_event_publisher.errors import PublisherError
-    from muster_event_publisher.history.file_stores import place_of
+    from muster_event_publisher.history.file_stores import store_from_location
 
     from muster_cli.settings import embedded_defaults, load
 
@@ -80,7 +80,7 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
         if flags.data_dir is not None:
             raise UsageError("--data-dir and --history both name the history; expected one of them")
         try:
-            return HistoryLocation(place_of(flags.history), None, "", http, flags.timeout_s)
+            return HistoryLocation(store_from_location(flags.history), None, "", http, flags.timeout_s)
         except ValueError as error:
             raise UsageError(f"--history: {error}") from error
     data_dir = flags.data_dir
@@ -117,16 +117,16 @@ def _running_data_dir() -> Path:
 
 def _parquet_store(settings: MusterSettings) -> FileStore | None:
     """Returns the place of the first Parquet store in the settings."""
-    from muster_event_publisher.history.file_stores import place_of
-    from muster_event_publisher.history.registry import wanted_of
+    from muster_event_publisher.history.file_stores import store_from_location
+    from muster_event_publisher.history.registry import configured_stores
     from pydantic import SecretStr
 
-    for name, (kind, options) in wanted_of(settings.publisher).items():
+    for name, (kind, options) in configured_stores(settings.publisher).items():
         if kind == "parquet":
             keys = [options.get(key) for key in ("access_key_id", "secret_access_key")]
             key_id, secret = (SecretStr(key) if isinstance(key, str) else None for key in keys)
             try:
-                return place_of(str(options.get("location", "")), key_id, secret)
+                return store_from_location(str(options.get("location", "")), key_id, secret)
             except ValueError as error:
                 raise UsageError(f"publisher.sinks.{name}.location: {error}") from error
     return None

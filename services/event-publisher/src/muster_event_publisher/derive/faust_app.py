@@ -63,7 +63,7 @@ _HEARTBEAT_S = 3.0
 _REQUEST_TIMEOUT_S = 90.0
 # Chance while the states are read back, in units of stall_s.
 _RECOVERY_STALLS = 5
-_LOOK_S = 2.0
+_LAG_INTERVAL_S = 2.0
 # Each partition has one batch of records under way, so a batch should be large.
 _SEND_BYTES, _LINGER_S = 1_048_576, 0.005
 
@@ -90,18 +90,18 @@ class FaustDerive:
         self.positions: dict[int, int] = {}
         self._log_settings, self._bus, self._usage = log_settings, bus, usage
         self._topics = log_settings.topics()
-        self._life = ServiceLifecycle("derive")
+        self._lifecycle = ServiceLifecycle("derive")
         self._app: faust.App | None = None
         self._states: Any = None
         self._derivers: dict[int, PartitionDeriver] = {}
-        self._turns: dict[int, asyncio.Lock] = {}
+        self._batch_locks: dict[int, asyncio.Lock] = {}
         self._waiting: dict[int, int] = {}  # by partition, the position at which events wait
         self._recovered = False
         self._failed = False
 
     async def start(self) -> None:
         """Begins to join the group; :meth:`problems` names the states as missing until they are read back."""
-        self._life.start()
+        self._lifecycle.start()
         for name in ("faust", "mode"):
             logging.getLogger(name).setLevel(logging.WARNING)
         connection = self._bus.connection() if isinstance(self._bus, KafkaLog) else {}
@@ -120,25 +120,25 @@ class FaustDerive:
         app.agent(app.topic(self._topics.events, **raw), name="derive", isolated_partitions=True)(self._derive)
         revoked: Any = app.on_partitions_revoked
         revoked.connect(self._on_revoked)
-        self._life.spawn(self._run(app), "faust")
-        self._life.spawn(self._look(), "lag")
-        self._life.spawn(self._watch(), "watchdog")
+        self._lifecycle.spawn(self._run(app), "faust")
+        self._lifecycle.spawn(self._measure_lags(), "lag")
+        self._lifecycle.spawn(self._watch(), "watchdog")
 
     async def wait(self) -> None:
         """Returns when the service was stopped."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Leaves the group; the next start derives the events that are not committed."""
-        if not self._life.begin_stop():
+        if not self._lifecycle.begin_stop():
             return
         # The batches under way end and are committed; no new batch begins.
-        for turn in self._turns.values():
+        for turn in self._batch_locks.values():
             await turn.acquire()
         if self._app is not None:
             await self._app.stop()
-        await self._life.cancel_tasks()
-        self._life.finish()
+        await self._lifecycle.cancel_tasks()
+        self._lifecycle.finish()
 
     async def healthy(self) -> bool:
         """Whether the service derives."""
@@ -156,12 +156,12 @@ class FaustDerive:
             await app.wait_until_stopped()
         except Exception as error:
             self._fail(error)
-        if not self._life.stopping:
+        if not self._lifecycle.stopping:
             self._fail(app.crash_reason or DeriveStalled("Faust has stopped"))
 
     def _fail(self, error: BaseException) -> None:
         """Ends the process at once: an orderly stop could acknowledge events that are not derived."""
-        if not self._failed and not self._life.stopping:
+        if not self._failed and not self._lifecycle.stopping:
             self._failed = True
             log.error("deriving failed; the process ends, to begin again", exc_info=error)
             os._exit(1)
@@ -171,11 +171,11 @@ class FaustDerive:
     async def _on_recovered(self) -> None:
         # (Faust would ignore an error here and let the agent continue without its states.)
         try:
-            self._take_states()
+            self._restore_derivers()
         except Exception as error:
             self._fail(error)
 
-    def _take_states(self) -> None:
+    def _restore_derivers(self) -> None:
         if self._recovered:
             raise DeriveStalled("the group has other members now: this member starts again with its partitions")
         # Faust has read back the states of this process's partitions, and no others.
@@ -219,7 +219,7 @@ class FaustDerive:
         assert self._app is not None
         producer: Any = self._app.producer
         partition = batch[0].message.partition
-        async with self._turns.setdefault(partition, asyncio.Lock()):
+        async with self._batch_locks.setdefault(partition, asyncio.Lock()):
             # 1. the fold
             deriver = self._deriver(partition)
             deriver.derive([_record(event.message) for event in batch])
@@ -240,15 +240,15 @@ class FaustDerive:
 
     # ---- liveness --------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _measure_lags(self) -> None:
         """Measures the lag regularly, and notes where events wait; never returns."""
         readers: dict[int, LogReader] = {}
         measured: dict[int, tuple[int, int, int]] = {}
         while True:
-            await asyncio.sleep(min(_LOOK_S, self.settings.stall_s / 4))
+            await asyncio.sleep(min(_LAG_INTERVAL_S, self.settings.stall_s / 4))
             if not self._recovered:
                 continue
-            for tp, offset in self._places().items():
+            for tp, offset in self._start_offsets().items():
                 if tp.topic == self._topics.events:
                     self.positions.setdefault(tp.partition, offset)
             for partition, position in list(self.positions.items()):
@@ -277,10 +277,10 @@ class FaustDerive:
                 if not watchdog.moves(self.positions.get(partition)) and watchdog.look(reading, stall_s):
                     self._fail(DeriveStalled(f"nothing was taken of partition {partition} from {position} on"))
 
-    def _places(self) -> Mapping[Any, int]:
+    def _start_offsets(self) -> Mapping[Any, int]:
         """The offsets at which the agent began: the positions of partitions that have had no event yet."""
         consumer: Any = self._app.consumer if self._app is not None else None
-        return consumer.places if isinstance(consumer, PatchedConsumer) else {}
+        return consumer.start_offsets if isinstance(consumer, PatchedConsumer) else {}
 
     async def _measure(
         self, readers: dict[int, LogReader], partition: int, position: int, measured: dict[int, tuple[int, int, int]]

@@ -130,22 +130,22 @@ class _SteadyThread(AIOKafkaConsumerThread):
 class PatchedConsumer(Consumer):
     """A consumer with the mends of the module's docstring.
 
-    :ivar places: the offsets at which the streams began; empty until the tables are read back.
+    :ivar start_offsets: the offsets at which the streams began; empty until the tables are read back.
     """
 
     logger = FAUST_LOG
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.places: dict[TP, int] = {}
-        self._held: set[TP] = set()  # resumed by Faust, and not yet fetched
+        self.start_offsets: dict[TP, int] = {}
+        self._resumed_unfetched: set[TP] = set()  # resumed by Faust, and not yet fetched
         self._sought: set[TP] = set()
         self._active_again = asyncio.Event()
 
     def pause_partitions(self, tps: Iterable[TP]) -> None:
         """Pauses partitions; a later resume seeks them again."""
         paused = set(tps)
-        self._held -= paused
+        self._resumed_unfetched -= paused
         self._sought -= paused
         super().pause_partitions(paused)
 
@@ -153,7 +153,7 @@ class PatchedConsumer(Consumer):
         """Fetches tables' partitions at once, and streams' partitions once they are sought and the queues are empty."""
         tables = self.app.tables.changelog_topics
         streams = {tp for tp in tps if tp.topic not in tables}
-        self._held |= streams
+        self._resumed_unfetched |= streams
         super().resume_partitions(set(tps) - streams)
         self._active_again.set()
 
@@ -168,14 +168,14 @@ class PatchedConsumer(Consumer):
 
     async def perform_seek(self) -> None:
         """Seeks each partition's committed offset; a stream's oldest record, where retention deleted that offset."""
-        resumed = set(self._held)
+        resumed = set(self._resumed_unfetched)
         await super().perform_seek()
         if not resumed:
             return
         committed = {tp: self._committed_offset[tp] for tp in resumed}
         oldest = await self.earliest_offsets(*resumed)
-        self.places = {tp: max(offset or 0, oldest[tp]) for tp, offset in committed.items()}
-        moved = {tp: offset for tp, offset in self.places.items() if offset != committed[tp]}
+        self.start_offsets = {tp: max(offset or 0, oldest[tp]) for tp, offset in committed.items()}
+        moved = {tp: offset for tp, offset in self.start_offsets.items() if offset != committed[tp]}
         if moved:
             await self.seek_wait(moved)
             self._committed_offset.update(moved)
@@ -184,8 +184,8 @@ class PatchedConsumer(Consumer):
     def resume_flow(self) -> None:
         """Fetches the partitions that are sought: the queues are empty now."""
         super().resume_flow()
-        ready = self._held & self._sought
-        self._held -= ready
+        ready = self._resumed_unfetched & self._sought
+        self._resumed_unfetched -= ready
         super().resume_partitions(ready)
         self._active_again.set()
 
@@ -304,14 +304,14 @@ class PatchedStream(faust.Stream[Any]):
         now_s = asyncio.get_running_loop().time
         async for event in self.noack().events():
             batch = [event]
-            self._take(queue, batch, most)
+            self._drain_queue(queue, batch, most)
             until_s = now_s() + wait_s
             while len(batch) < enough and now_s() < until_s:
                 await asyncio.sleep(wait_s / _COMPANY_LOOKS)
-                self._take(queue, batch, most)
+                self._drain_queue(queue, batch, most)
             yield batch
 
-    def _take(self, queue: Any, batch: list[Any], most: int) -> None:
+    def _drain_queue(self, queue: Any, batch: list[Any], most: int) -> None:
         """Takes events from the queue like Faust's iterator, without running the loop for each."""
         generation = self.app.consumer_generation_id
         while len(batch) < most and not queue.empty():

@@ -26,7 +26,7 @@ from muster_event_publisher.errors import UsageMismatch
 from muster_event_publisher.event_decoding import decode
 
 # Kind and name in the key of the record that says up to which time an RM's usage is known.
-KNOWN_KIND, KNOWN_NAME = "rm", "-"
+COVERED_PERIOD_KIND, COVERED_PERIOD_NAME = "rm", "-"
 
 
 class DerivedRecords(NamedTuple):
@@ -57,7 +57,7 @@ class PartitionDeriver:
         self._topics, self._partition = topics, partition
         self._window_ns, self._refresh_windows = window_s * S_IN_NS, refresh_windows
         self._fan_out = FanOut(topics) if fan_out else None
-        self._usage_wanted = usage
+        self._sums_usage = usage
         self._rms: dict[str, RmUsage] = {}
         self._changed: dict[str, RmUsage] = {}
         self._records: list[OutRecord] = []
@@ -84,7 +84,7 @@ class PartitionDeriver:
             event = decode(record.value)
             if self._fan_out is not None and (routed := self._fan_out.route(record, event)) is not None:
                 self._records.append(routed)
-            if not self._usage_wanted:
+            if not self._sums_usage:
                 continue
             identity = _identity(record)
             if identity is None:
@@ -124,18 +124,18 @@ class PartitionDeriver:
 
     def _flush(self, rm_id: str, rm: RmUsage) -> None:
         shown, states = rm.flush()
-        metrics.USAGE_LEFT_OUT.inc(rm.left_out)
-        rm.left_out = 0
+        metrics.USAGE_OMITTED.inc(rm.omitted_quantities)
+        rm.omitted_quantities = 0
         topic, partition = self._topics.usage, self._partition
         rm_header, instance = (HEADER_RM_ID, rm_id.encode()), (HEADER_INSTANCE, rm.instance.encode())
         for window in shown:
             key = state_key(rm_id, window.kind, window.name, str(window.start_ns // S_IN_NS))
             headers = ((HEADER_EVENT_ID, b"%d" % max(window.event_id, 0)), rm_header, instance)
-            self._records.append(OutRecord(topic, partition, key, _shown(rm_id, window, rm.window_ns), headers))
+            self._records.append(OutRecord(topic, partition, key, _encode_window(rm_id, window, rm.window_ns), headers))
         if states and rm.until_ns and rm.applied >= 0:  # (An instance that begins has its note with its first event.)
-            key = state_key(rm_id, KNOWN_KIND, KNOWN_NAME)
+            key = state_key(rm_id, COVERED_PERIOD_KIND, COVERED_PERIOD_NAME)
             headers = ((HEADER_EVENT_ID, b"%d" % rm.applied), rm_header, instance)
-            self._records.append(OutRecord(topic, partition, key, _known(rm_id, rm), headers))
+            self._records.append(OutRecord(topic, partition, key, _encode_covered_period(rm_id, rm), headers))
         self._states += [self._state(rm_id, write) for write in states]
 
     def _state(self, rm_id: str, write: StateWrite) -> OutRecord:
@@ -155,7 +155,7 @@ def _identity(record: Record) -> tuple[str, str, int] | None:
         return None
 
 
-def _shown(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
+def _encode_window(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
     """The public JSON (docs/usage.md). Integrals are exact decimals, which Python's json cannot write."""
     resource_seconds = ",".join(f"{json.dumps(name)}:{seconds(value)}" for name, value in usage.quantity_ns.items())
     fields = {
@@ -166,14 +166,19 @@ def _shown(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
         "window_s": window_ns // S_IN_NS,
         "peak": usage.peak,
         "allocations": usage.allocations,
-        "held": usage.held,
+        "held": usage.allocated,
         "changed_ns": usage.at_ns,
     }
     return (_dump(fields)[:-1] + f',"resource_seconds":{{{resource_seconds}}}}}').encode()
 
 
-def _known(rm_id: str, rm: RmUsage) -> bytes:
-    fields = {"rm": rm_id, "kind": KNOWN_KIND, "known_until_ns": rm.until_ns, "window_s": rm.window_ns // S_IN_NS}
+def _encode_covered_period(rm_id: str, rm: RmUsage) -> bytes:
+    fields = {
+        "rm": rm_id,
+        "kind": COVERED_PERIOD_KIND,
+        "known_until_ns": rm.until_ns,
+        "window_s": rm.window_ns // S_IN_NS,
+    }
     return _dump(fields).encode()
 
 

@@ -53,24 +53,24 @@ class PlainDerive:
         self._bus, self._topics, self._clock = bus, topics, clock
         self._damage = DamagedParts("nothing is derived from the records in them: usage lacks it")
         self._readers = PassingReaders(bus, self._damage)
-        self._life = ServiceLifecycle("derive")
+        self._lifecycle = ServiceLifecycle("derive")
         self._troubles: dict[int, str] = {}
 
     async def start(self) -> None:
         """Starts one task for each partition; returns at once."""
-        self._life.start()
+        self._lifecycle.start()
         for partition in range(self._topics.partitions):
-            self._life.spawn(self._derive(partition), f"partition-{partition}")
+            self._lifecycle.spawn(self._derive(partition), f"partition-{partition}")
 
     async def wait(self) -> None:
         """Returns when the service was stopped; raises the error that ended it."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Ends at once; the next start derives the rest."""
-        if self._life.begin_stop():
-            await self._life.cancel_tasks()
-            self._life.finish()
+        if self._lifecycle.begin_stop():
+            await self._lifecycle.cancel_tasks()
+            self._lifecycle.finish()
 
     async def healthy(self) -> bool:
         """Whether every partition works, if only behind a damaged part of the log."""
@@ -162,11 +162,11 @@ async def _states(
         if not records and reader.position == before:
             raise LogUnavailable(f"{topics.usage_state}[{partition}] gives no records before its end {end}")
         for record in records:
-            _keep(newest, record)
+            _apply_record(newest, record)
     return list(newest.items())
 
 
-def _keep(newest: dict[bytes, bytes], record: Record) -> None:
+def _apply_record(newest: dict[bytes, bytes], record: Record) -> None:
     assert record.key is not None, "a compacted topic takes no record without a key"
     if record.value is None:
         newest.pop(record.key, None)

@@ -74,8 +74,8 @@ class WindowUsage(NamedTuple):
     """Usage of a subject in the window that starts at ``start_ns``, as if nothing changed until its end.
 
     :ivar quantity_ns: integrals over the whole window, quantity × ns.
-    :ivar held: the resources that it holds from ``at_ns`` on: in the rest of this window, and in later windows until
-        the next written one.
+    :ivar allocated: the resources that it holds from ``at_ns`` on: in the rest of this window, and in later windows
+        until the next written one.
     :ivar peak: the largest amounts that it held at any time in the window.
     :ivar allocations: how many allocations it got in the window.
     :ivar at_ns: time of the last change.
@@ -86,7 +86,7 @@ class WindowUsage(NamedTuple):
     name: str
     start_ns: int
     quantity_ns: Quantities
-    held: Quantities
+    allocated: Quantities
     peak: Quantities
     allocations: int
     at_ns: int
@@ -118,17 +118,17 @@ _MARK_FIELDS = ("applied", "instance", "ended", "until_ns", "window_ns")
 # (1 MiB). Few names need no counting.
 _NAMES_BYTES_MAX, _NAME_OVERHEAD_BYTES, _FEW_NAMES = 256 * 1024, 48, 32
 # So many ended instances are remembered: a repeated event of an older one would be years old.
-_ENDED_KEPT = 16
+_ENDED_INSTANCES_MAX = 16
 
 
 class UsageRecords(NamedTuple):
     """The records of a batch.
 
-    :ivar shown: to be written first.
+    :ivar windows: to be written first.
     :ivar states: to be written after those, in this order.
     """
 
-    shown: list[WindowUsage]
+    windows: list[WindowUsage]
     states: list[StateWrite]
 
 
@@ -146,11 +146,11 @@ class RmUsage:
         self.ended: list[str] = []  # earlier instances: their events are repeats
         self.applied = -1  # the last event id that is in all its books
         self.until_ns = 0  # time of the newest event: usage is known up to it
-        self.repeated = self.unmatched = self.left_out = 0
-        self._books: dict[_Subject, _SubjectUsage] = {}
+        self.repeated = self.unmatched = self.omitted_quantities = 0
+        self._usage_by_subject: dict[_Subject, _SubjectUsage] = {}
         self._touched: dict[_Subject, _SubjectUsage] = {}
         self._dropped: list[_Subject] = []
-        self._shown: list[WindowUsage] = []
+        self._windows: list[WindowUsage] = []
         self._holding: OrderedDict[_Subject, _SubjectUsage] = OrderedDict()  # in the order of shown_ns
         self._idle: OrderedDict[_Subject, _SubjectUsage] = (
             OrderedDict()
@@ -159,7 +159,7 @@ class RmUsage:
         self._flushed = -1  # the mark that the last flush wrote
 
     def __len__(self) -> int:
-        return len(self._books)
+        return len(self._usage_by_subject)
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
@@ -182,22 +182,24 @@ class RmUsage:
         The caller flushes before and after, so that no batch holds events of two instances.
         """
         self.until_ns = max(self.until_ns, at_ns)
-        for book in self._books.values():
+        for book in self._usage_by_subject.values():
             self._roll(book, self.until_ns)
             book.held, book.queue, book.joined = {}, "", False
             self._note(book, -1)
-        self.ended = [*self.ended, self.instance][-_ENDED_KEPT:]
+        self.ended = [*self.ended, self.instance][-_ENDED_INSTANCES_MAX:]
         self.instance, self.applied, self._flushed, self._marked = instance, -1, -1, True
 
     def _apply(self, event_id: int, fact: UsageFact) -> None:
-        book = self._book(fact.kind, fact.name)
+        book = self._get_or_create(fact.kind, fact.name)
         if event_id <= book.event_id:
             return  # a crash cut off the event's batch after this book, and so its queues' books, had been written
         match fact.step:
             case FactKind.GAIN | FactKind.LOSS:
                 sign = 1 if fact.step is FactKind.GAIN else -1
                 for path in ancestry(book.queue):
-                    self._change(self._book(SubjectKind.QUEUE, path), event_id, fact.quantities, sign, max(sign, 0))
+                    self._change(
+                        self._get_or_create(SubjectKind.QUEUE, path), event_id, fact.quantities, sign, max(sign, 0)
+                    )
                 self._change(book, event_id, fact.quantities, sign, max(sign, 0))
             case FactKind.JOIN | FactKind.LEAVE:
                 book.joined = fact.step is FactKind.JOIN
@@ -210,15 +212,17 @@ class RmUsage:
         before, after = set(ancestry(book.queue)), set(ancestry(queue))
         if book.held:
             for path in sorted(before - after):
-                self._change(self._book(SubjectKind.QUEUE, path), event_id, book.held, -1, 0)
+                self._change(self._get_or_create(SubjectKind.QUEUE, path), event_id, book.held, -1, 0)
             for path in sorted(after - before):
-                self._change(self._book(SubjectKind.QUEUE, path), event_id, book.held, 1, 0)
+                self._change(self._get_or_create(SubjectKind.QUEUE, path), event_id, book.held, 1, 0)
         book.queue = queue
 
-    def _book(self, kind: SubjectKind, name: str) -> _SubjectUsage:
-        book = self._books.get((kind, name))
+    def _get_or_create(self, kind: SubjectKind, name: str) -> _SubjectUsage:
+        book = self._usage_by_subject.get((kind, name))
         if book is None:
-            book = self._books[kind, name] = _SubjectUsage(kind, name, self._start_of(self.until_ns), self.until_ns)
+            book = self._usage_by_subject[kind, name] = _SubjectUsage(
+                kind, name, self._start_of(self.until_ns), self.until_ns
+            )
         return book
 
     def _change(
@@ -227,7 +231,7 @@ class RmUsage:
         if event_id <= book.event_id:
             return  # as above
         self._roll(book, self.until_ns)
-        for name, value in self._with_room(book, quantities):
+        for name, value in self._within_names_limit(book, quantities):
             now = book.held.get(name, 0) + sign * value
             if now < 0:
                 # The gain happened before the log began, or while tracking was off.
@@ -240,8 +244,8 @@ class RmUsage:
         book.allocations += allocations
         self._note(book, event_id)
 
-    def _with_room(self, book: _SubjectUsage, quantities: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-        """The quantities that the book has room for; names beyond the bound are counted in ``left_out``."""
+    def _within_names_limit(self, book: _SubjectUsage, quantities: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+        """The quantities that the book has room for; names beyond the bound are counted in ``omitted_quantities``."""
         few = max(len(book.held), len(book.quantity_ns), len(book.peak)) + len(quantities) <= _FEW_NAMES
         if few or all(name in book.held for name in quantities):
             return quantities.items()
@@ -252,7 +256,7 @@ class RmUsage:
             if name not in existing:
                 room -= _name_bytes(name)
                 if room < 0:
-                    self.left_out += 1
+                    self.omitted_quantities += 1
                     continue
             taken.append((name, value))
         return taken
@@ -283,7 +287,7 @@ class RmUsage:
         else:
             # The window that ends is written as it ended; the windows in between follow from the held resources.
             if (book.kind, book.name) in self._touched:
-                self._show(book)
+                self._add_window(book)
             took_ns = at_ns - start_ns
             book.quantity_ns = {name: value * took_ns for name, value in book.held.items()} if took_ns else {}
             book.peak, book.allocations, book.start_ns = dict(book.held) if took_ns else {}, 0, start_ns
@@ -292,7 +296,7 @@ class RmUsage:
     def _start_of(self, at_ns: int) -> int:
         return at_ns - at_ns % self.window_ns
 
-    def _show(self, book: _SubjectUsage) -> None:
+    def _add_window(self, book: _SubjectUsage) -> None:
         if not (book.shown_ns or book.held or book.allocations or book.quantity_ns):
             return  # the application has entered its queue; nothing else happened
         rest_ns = book.start_ns + self.window_ns - book.at_ns
@@ -301,7 +305,7 @@ class RmUsage:
             whole[name] = whole.get(name, 0) + value * rest_ns
         peak = dict(book.peak)
         _raise(peak, book.held)
-        self._shown.append(
+        self._windows.append(
             WindowUsage(
                 book.kind, book.name, book.start_ns, whole, dict(book.held), peak, book.allocations,
                 book.at_ns, book.event_id,
@@ -336,7 +340,7 @@ class RmUsage:
             self._holding.move_to_end((book.kind, book.name))
         # 2. books that changed
         for book in self._touched.values():
-            self._show(book)
+            self._add_window(book)
         # 3. books that are not needed any more
         while self._idle:
             subject, book = next(iter(self._idle.items()))
@@ -346,9 +350,11 @@ class RmUsage:
             if not book.joined:
                 self._dropped.append(subject)
                 self._touched.pop(subject, None)
-                del self._books[subject]
+                del self._usage_by_subject[subject]
         # 4. states, in the order above
-        states: list[StateWrite] = [(subject, None) for subject in self._dropped if subject not in self._books]
+        states: list[StateWrite] = [
+            (subject, None) for subject in self._dropped if subject not in self._usage_by_subject
+        ]
         applications: list[StateWrite] = []
         for subject, book in self._touched.items():
             (applications if book.kind is SubjectKind.APPLICATION else states).append((subject, _encode(book)))
@@ -356,14 +362,14 @@ class RmUsage:
         if self._marked:
             states.append((_MARK, self._mark()))
             self._flushed = self.applied
-        flushed = UsageRecords(self._shown, states)
-        self._shown, self._dropped, self._marked = [], [], False
+        flushed = UsageRecords(self._windows, states)
+        self._windows, self._dropped, self._marked = [], [], False
         self._touched.clear()
         return flushed
 
     def current_usage(self, kind: SubjectKind, name: str) -> Quantities:
         """The resources that a subject holds now."""
-        book = self._books.get((kind, name))
+        book = self._usage_by_subject.get((kind, name))
         return dict(book.held) if book is not None else {}
 
     def _mark(self) -> bytes:
@@ -385,11 +391,11 @@ class RmUsage:
                 setattr(self, name, mark[name])
             self._flushed = self.applied
         for (kind, name), value in decoded.items():
-            self._books[SubjectKind(kind), name] = _decode(SubjectKind(kind), name, value)
-        for subject, book in sorted(self._books.items(), key=lambda item: (item[1].shown_ns, item[0])):
+            self._usage_by_subject[SubjectKind(kind), name] = _decode(SubjectKind(kind), name, value)
+        for subject, book in sorted(self._usage_by_subject.items(), key=lambda item: (item[1].shown_ns, item[0])):
             if book.held:
                 self._holding[subject] = book
-        for subject, book in sorted(self._books.items(), key=lambda item: (item[1].event_id, item[0])):
+        for subject, book in sorted(self._usage_by_subject.items(), key=lambda item: (item[1].event_id, item[0])):
             if not book.held:
                 self._idle[subject] = book
         return None

@@ -29,7 +29,7 @@ from muster_event_publisher import metrics
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage_fold import S_IN_NS, SubjectKind, seconds
 from muster_event_publisher.derive.usage_table import CoveredPeriod, UsageTable, WindowSum
-from muster_event_publisher.errors import HttpError, known_rms, quote
+from muster_event_publisher.errors import HttpError, quote, rm_list_clause
 from muster_event_publisher.rest import answer_json, get_endpoint, routes_of
 
 log = structlog.get_logger(__name__)
@@ -48,14 +48,14 @@ class UsageRest:
     """Follows ``si.usage`` and answers from memory.
 
     :ivar routes: the routes for the publisher's REST.
-    :ivar lives: gives, for each RM that is not forgotten, whether it is stopped. The publisher sets it.
+    :ivar stopped_by_rm: gives, for each RM that is not forgotten, whether it is stopped. The publisher sets it.
     """
 
-    lives: Callable[[Sequence[str]], Mapping[str, bool]]
+    stopped_by_rm: Callable[[Sequence[str]], Mapping[str, bool]]
 
     def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics) -> None:
         self.settings = settings
-        self.lives = lambda rm_ids: dict.fromkeys(rm_ids, False)
+        self.stopped_by_rm = lambda rm_ids: dict.fromkeys(rm_ids, False)
         self.routes: list[BaseRoute] = routes_of({USAGE.handler: get_endpoint(self._usage)})
         self.table = UsageTable(
             settings.rest_windows_max,
@@ -65,29 +65,29 @@ class UsageRest:
         )
         self._damage, self._topics = DamagedParts("the usage in them is not shown"), topics
         self._readers = PassingReaders(bus, self._damage)
-        self._life = ServiceLifecycle("usage")
+        self._lifecycle = ServiceLifecycle("usage")
         self._open: list[LogReader] = []
         self._silent: set[int] = set()
 
     async def start(self) -> None:
         """Begins to follow the topic; the records that are on the log already are read soon after."""
-        self._life.start()
+        self._lifecycle.start()
         for partition in range(self._topics.partitions):
             reader = await self._readers.reader(self._topics.usage, partition)
             self._open.append(reader)
-            self._life.spawn(self._follow(partition, reader), f"partition-{partition}")
+            self._lifecycle.spawn(self._follow(partition, reader), f"partition-{partition}")
 
     async def wait(self) -> None:
         """Returns when the service was stopped; raises the error that ended it."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Stops following."""
-        if self._life.begin_stop():
-            await self._life.cancel_tasks()
+        if self._lifecycle.begin_stop():
+            await self._lifecycle.cancel_tasks()
             for reader in self._open:
                 await reader.close()
-            self._life.finish()
+            self._lifecycle.finish()
 
     async def healthy(self) -> bool:
         """Whether every partition of usage is followed, if only behind a damaged part of the log."""
@@ -184,13 +184,13 @@ class UsageRest:
     def _rm(self, query: dict[str, str], default_rm: str, reach: ReadScope) -> tuple[str, CoveredPeriod | None]:
         requested_id = query.get("rm", "")
         visible = [rm_id for rm_id in self.table.rm_ids() if reach.can_read_all_of(rm_id)]
-        listed = known_rms(visible, "usage")
+        listed = rm_list_clause(visible, "usage")
         if requested_id and requested_id not in visible:
             raise HttpError(404, f'parameter "rm": no usage of {quote(requested_id)}{listed}')
-        lives = self.lives(visible)
+        lives = self.stopped_by_rm(visible)
         meant = requested_id or resolve_rm(lives, default_rm)
         if meant is None and lives:
-            raise HttpError(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
+            raise HttpError(400, f'parameter "rm" is needed{rm_list_clause(list(lives), "usage")}')
         rm_id = meant or ""
         return rm_id, self.table.covered_period(rm_id)
 

@@ -16,13 +16,13 @@ from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
 from muster_core.config.queue_config import ROOT
 
-from muster_event_publisher.derive.partition_deriver import KNOWN_KIND
+from muster_event_publisher.derive.partition_deriver import COVERED_PERIOD_KIND
 from muster_event_publisher.derive.usage_fold import S_IN_NS, Quantities, SubjectKind
 from muster_event_publisher.event_decoding import decode
 from muster_event_publisher.ring import EventRing, Signal
 
 # Instances of an RM of which is known how far their events are counted.
-_INSTANCES_KEPT = 16
+_INSTANCES_MAX = 16
 # Subjects between two pauses while old windows are dropped: well under a millisecond of work.
 _SLICE = 100
 
@@ -31,7 +31,7 @@ class _StoredWindow(NamedTuple):
     """The values of a record of ``si.usage``; the integral covers the whole window."""
 
     quantity_ns: Quantities
-    held: Quantities
+    allocated: Quantities
     peak: Quantities
     allocations: int
     instance: bytes
@@ -43,7 +43,7 @@ class _Series:
     """The records of one subject, by the start of the window in ns."""
 
     starts: list[int] = field(default_factory=list)
-    shown: dict[int, _StoredWindow] = field(default_factory=dict)
+    windows: dict[int, _StoredWindow] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class CoveredPeriod:
         """Notes the newest event that was counted. (A deriver that restarted writes older ones again.)"""
         instance, event_id = headers.get(HEADER_INSTANCE, b""), int(headers.get(HEADER_EVENT_ID, b"0"))
         self.counted[instance] = max(self.counted.get(instance, 0), event_id)
-        while len(self.counted) > _INSTANCES_KEPT:
+        while len(self.counted) > _INSTANCES_MAX:
             del self.counted[next(iter(self.counted))]
 
 
@@ -104,7 +104,7 @@ class UsageTable:
         self._windows_max, self._records_max, self._refresh_windows = windows_max, records_max, refresh_windows
         self._shrink_above = records_max
         self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → its records
-        self._known: dict[str, CoveredPeriod] = {}
+        self._periods: dict[str, CoveredPeriod] = {}
         self._swept_ns: dict[str, int] = {}
         self._due_ns: dict[str, int] = {}  # RM → the time before which its windows are to be dropped
         self._tidying = False
@@ -117,11 +117,11 @@ class UsageTable:
 
     def rm_ids(self) -> list[str]:
         """RMs with usage, sorted."""
-        return sorted(self._known)
+        return sorted(self._periods)
 
     def covered_period(self, rm_id: str) -> CoveredPeriod | None:
         """The time for which the RM's usage is known; None for an RM without usage."""
-        return self._known.get(rm_id)
+        return self._periods.get(rm_id)
 
     def names(self, rm_id: str, kind: str) -> list[str]:
         """Names of the subjects, sorted."""
@@ -142,13 +142,13 @@ class UsageTable:
             return
         value: dict[str, Any] = json.loads(record.value, parse_float=Decimal)
         rm_id, window_ns = str(value["rm"]), int(value["window_s"]) * S_IN_NS
-        period = self._known.get(rm_id)
+        period = self._periods.get(rm_id)
         if period is None:
-            period = self._known[rm_id] = CoveredPeriod(window_ns)
-            if missing_before and value["kind"] != KNOWN_KIND:
+            period = self._periods[rm_id] = CoveredPeriod(window_ns)
+            if missing_before and value["kind"] != COVERED_PERIOD_KIND:
                 # The deriver writes each subject that holds something again within so many windows.
                 period.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
-        if value["kind"] == KNOWN_KIND:
+        if value["kind"] == COVERED_PERIOD_KIND:
             period.until_ns = max(period.until_ns, int(value["known_until_ns"]))
             period.note_counted(dict(record.headers))
             self._note_due(rm_id, period)
@@ -161,17 +161,17 @@ class UsageTable:
             headers.get(HEADER_INSTANCE, b""), int(headers.get(HEADER_EVENT_ID, b"0")),
         )  # fmt: skip
         series = self._series.setdefault((rm_id, value["kind"]), {}).setdefault(value["name"], _Series())
-        before = series.shown.get(start_ns)
+        before = series.windows.get(start_ns)
         if before is None:
             insort(series.starts, start_ns)
             self._count += 1
         elif before.instance == shown.instance and before.event_id > shown.event_id:
             return  # a deriver that restarted has written it again
-        series.shown[start_ns] = shown
+        series.windows[start_ns] = shown
 
     def includes(self, ring: EventRing, instance: str, event_id: int) -> bool:
         """Whether an RM's events up to an id are counted. See :class:`muster_event_publisher.shown.Derived`."""
-        period = self._known.get(ring.rm_id)
+        period = self._periods.get(ring.rm_id)
         if period is None:
             # The note on an RM that has had no events for long is before the first record that was read.
             (value,) = ring.slice(event_id, 1) or (None,)
@@ -184,7 +184,7 @@ class UsageTable:
 
         :param from_ns: a multiple of ``step_ns``, which is a multiple of the RM's own window.
         """
-        period, series = self._known.get(rm_id), self._series.get((rm_id, kind), {}).get(name)
+        period, series = self._periods.get(rm_id), self._series.get((rm_id, kind), {}).get(name)
         if period is None or series is None:
             return []
         sums: dict[int, WindowSum] = {}
@@ -198,22 +198,22 @@ class UsageTable:
         first = max(bisect_right(series.starts, from_ns) - 1, 0)
         for index in range(first, bisect_left(series.starts, to_ns)):
             start_ns = series.starts[index]
-            shown = series.shown[start_ns]
+            shown = series.windows[start_ns]
             # 1. the window itself, without the time after the newest event
             if start_ns >= from_ns:
                 into = at(start_ns)
                 into.add(shown.quantity_ns)
-                into.add(shown.held, -max(start_ns + window_ns - period.until_ns, 0))
+                into.add(shown.allocated, -max(start_ns + window_ns - period.until_ns, 0))
                 into.raise_peak(shown.peak)
                 into.allocations += shown.allocations
             # 2. the windows until the next record
             more = index + 1 < len(series.starts)
             until_ns = min(series.starts[index + 1], end_ns) if more else end_ns
-            if shown.held:
+            if shown.allocated:
                 for begin_ns, finish_ns in _cut(max(start_ns + window_ns, from_ns), until_ns, step_ns):
                     into = at(begin_ns)
-                    into.add(shown.held, finish_ns - begin_ns)
-                    into.raise_peak(shown.held)
+                    into.add(shown.allocated, finish_ns - begin_ns)
+                    into.raise_peak(shown.allocated)
         windows = [sums[start_ns] for start_ns in sorted(sums)]
         return [window for window in windows if any(window.quantity_ns.values()) or window.allocations]
 
@@ -231,7 +231,7 @@ class UsageTable:
             # 1. windows that are too old
             while self._due_ns:
                 rm_id, horizon_ns = self._due_ns.popitem()
-                more_ns = self._root_windows_more * self._known[rm_id].window_ns
+                more_ns = self._root_windows_more * self._periods[rm_id].window_ns
                 yield from self._sweep(rm_id, horizon_ns, horizon_ns - more_ns)
             # 2. the oldest quarter, where there are too many
             if self._count > self._shrink_above:
@@ -259,7 +259,7 @@ class UsageTable:
             remaining -= starts[start_ns]
             if remaining < 0:
                 break
-        for rm_id, period in list(self._known.items()):
+        for rm_id, period in list(self._periods.items()):
             horizon_ns = start_ns + 1 - (start_ns + 1) % period.window_ns + period.window_ns
             yield from self._sweep(rm_id, horizon_ns, horizon_ns)
         # The last window of each subject that holds something stays. If these alone exceed the bound, the table does
@@ -271,7 +271,7 @@ class UsageTable:
 
         :param root_horizon_ns: that of the root queue.
         """
-        period = self._known[rm_id]
+        period = self._periods[rm_id]
         for kind, group in [(kind, group) for (owner, kind), group in self._series.items() if owner == rm_id]:
             for name, series in _slowly(group):
                 if series is None:
@@ -279,12 +279,12 @@ class UsageTable:
                     continue
                 is_root = kind == SubjectKind.QUEUE and name == ROOT
                 cut = bisect_left(series.starts, root_horizon_ns if is_root else horizon_ns)
-                if cut and series.shown[series.starts[cut - 1]].held:
+                if cut and series.windows[series.starts[cut - 1]].allocated:
                     cut -= 1
                 if not cut:
                     continue
                 for start_ns in series.starts[:cut]:
-                    del series.shown[start_ns]
+                    del series.windows[start_ns]
                 del series.starts[:cut]
                 self._count -= cut
                 if not is_root:

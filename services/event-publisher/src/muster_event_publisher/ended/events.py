@@ -22,7 +22,7 @@ NODE_REMOVED, NODE_ALLOCATED, NODE_CAPACITY = 300, 303, 304
 QUEUE_DYNAMIC, QUEUE_MAX, QUEUE_GUARANTEED, QUEUE_APP = 401, 403, 404, 405
 APP_LINK, USER_RESOURCE = 602, 603
 # Right behind the event of an allocation come those of its node and of its user.
-BESIDE = 3
+COMPANION_EVENTS_MAX = 3
 
 
 class Kind(StrEnum):
@@ -142,12 +142,12 @@ def chosen(selection: Selection, record: EventRecord) -> bool:
     return (makes_life or joins) and selection.text.lower() in name.lower()
 
 
-def beside(values: Sequence[EventRecord | None], index: int, *, nodes: bool) -> Iterator[int]:
+def companion_indices(values: Sequence[EventRecord | None], index: int, *, nodes: bool) -> Iterator[int]:
     """Indices of the events of the node (if ``nodes``) and of the user that belong to an allocation's event."""
     of = values[index]
     if of is None or of.type != APP or of.eventChangeDetail != ALLOCATED or of.eventChangeType != ADD:
         return
-    for candidate in range(index + 1, min(index + 1 + BESIDE, len(values))):
+    for candidate in range(index + 1, min(index + 1 + COMPANION_EVENTS_MAX, len(values))):
         record = values[candidate]
         if record is None or record.timestampNano != of.timestampNano or record.type == APP:
             return

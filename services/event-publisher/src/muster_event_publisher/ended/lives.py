@@ -29,7 +29,7 @@ class Held:
     begin_ns: int = 0
     end_ns: int = 0
     ended: str = ""
-    asked_ns: int = 0
+    requested_ns: int = 0
     node: str = ""
     message: str = ""
     resource: dict[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Lives:
         self._selection = selection
         self._open: dict[str, Life] = {}
         self._rejected: dict[str, Life] = {}
-        self._left: dict[tuple[str, int], PastEvent] = {}  # what an application left, right behind its end
+        self._events_after_end: dict[tuple[str, int], PastEvent] = {}  # what an application left, right behind its end
         self._user: _Beside | None = None
 
     def add(self, past_events: Iterable[PastEvent]) -> None:
@@ -133,7 +133,7 @@ class Lives:
             life = self._opened(name, event, None)
         if life is None:
             if event.record.eventChangeType == events.REMOVE and event.record.type != events.APP:
-                self._left[name, event.record.type] = event
+                self._events_after_end[name, event.record.type] = event
             return
         life.first = event.mark
         if self._selection.name:
@@ -168,7 +168,7 @@ class Lives:
         if end is not None:
             life.state = REMOVED
         for kind in (events.QUEUE, events.USERGROUP):
-            past_event = self._left.pop((name, kind), None)
+            past_event = self._events_after_end.pop((name, kind), None)
             if past_event is not None and life.kind is Kind.APPLICATION:
                 _fold_application(life, past_event, None)
         self.ended.append(life)
@@ -209,7 +209,7 @@ def _fold_application(life: Life, event: PastEvent, user: _Beside | None) -> Non
         life.message = life.message or record.message
     elif change == events.ADD and detail == events.ALLOCATED:
         life.allocations += 1
-        if user is not None and user.at_ns == at_ns and event.id < user.id <= event.id + events.BESIDE:
+        if user is not None and user.at_ns == at_ns and event.id < user.id <= event.id + events.COMPANION_EVENTS_MAX:
             life.user = life.user or user.user
     elif change == events.ADD and detail == events.REQUESTED:
         life.asks += 1
@@ -263,7 +263,7 @@ def allocations_of(life: Life) -> list[Held]:
         elif change == events.ADD and detail == events.REQUESTED:
             ask_times_ns[key] = at_ns
         elif change == events.ADD and detail == events.ALLOCATED:
-            running[key] = Held(key, at_ns, asked_ns=ask_times_ns.get(key, 0), resource=quantities(record))
+            running[key] = Held(key, at_ns, requested_ns=ask_times_ns.get(key, 0), resource=quantities(record))
             allocations.append(running[key])
         elif change == events.REMOVE and detail in ENDED and key in running:
             allocation = running.pop(key)

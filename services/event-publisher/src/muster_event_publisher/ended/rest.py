@@ -23,10 +23,10 @@ from starlette.types import ASGIApp
 from muster_event_publisher.ended.events import Kind, Mark, Selection
 from muster_event_publisher.ended.lives import REJECTED, REMOVED, Life, allocations_of
 from muster_event_publisher.ended.search import EndedSearch
-from muster_event_publisher.errors import HttpError, OldEventsUnavailable, known_rms, quote
+from muster_event_publisher.errors import HttpError, OldEventsUnavailable, quote, rm_list_clause
 from muster_event_publisher.event_json import event_json
 from muster_event_publisher.event_source import EventSource
-from muster_event_publisher.rest import answer_json, get_endpoint, query_of, routes_of, until_gone
+from muster_event_publisher.rest import answer_json, get_endpoint, query_of, routes_of, run_until_disconnected
 
 _PARAMETERS = tuple(each.name for each in ENDED.parameters)
 _COUNT, _COUNT_MAX = 100, 1_000
@@ -39,7 +39,7 @@ class _BatchQuery(NamedTuple):
     rm_id: str
     selection: Selection
     below: Mark | None
-    lives_max: int
+    incarnations_max: int
     events: bool
 
 
@@ -54,23 +54,27 @@ class EndedRest:
         self.routes: list[BaseRoute] = routes_of({ENDED.handler: get_endpoint(self._ended)})
 
     async def _ended(self, request: Request) -> ASGIApp:
-        query = self._asked(request)
-        return await until_gone(request, lambda: self._answer(request, query))
+        query = self._parse_query(request)
+        return await run_until_disconnected(request, lambda: self._answer(request, query))
 
     async def _answer(self, request: Request, query: _BatchQuery) -> ASGIApp:
         try:
             async with self._source.old_reads.batch_slot() as turns:
-                ended = await self._search.search(query.rm_id, query.selection, query.below, query.lives_max, turns)
+                ended = await self._search.search(
+                    query.rm_id, query.selection, query.below, query.incarnations_max, turns
+                )
         except OldEventsUnavailable as error:
             raise HttpError(503, str(error)) from error
-        nothing = not ended.is_of_rm and not ended.lives and ended.next is None
+        nothing = not ended.is_of_rm and not ended.incarnations and ended.next is None
         if query.rm_id and nothing and query.rm_id not in self._registered():
-            raise HttpError(404, f'parameter "rm": no events of {quote(query.rm_id)}{known_rms(self._registered())}')
+            raise HttpError(
+                404, f'parameter "rm": no events of {quote(query.rm_id)}{rm_list_clause(self._registered())}'
+            )
         answer = EndedDao(
             source="history",
             rm_id=query.rm_id,
             kind=query.selection.kind.value,
-            ended=await asyncio.to_thread(_objects, ended.lives, query),
+            ended=await asyncio.to_thread(_objects, ended.incarnations, query),
             stores=self._search.stores,
             next=ended.next.text if ended.next is not None else "",
             note=ended.note,
@@ -80,7 +84,7 @@ class EndedRest:
     def _registered(self) -> list[str]:
         return self._source.settings.registered()
 
-    def _asked(self, request: Request) -> _BatchQuery:
+    def _parse_query(self, request: Request) -> _BatchQuery:
         """Raises RequestRefused."""
         query = query_of(request)
         for name in query:
@@ -106,7 +110,7 @@ class EndedRest:
                 visible = [
                     registered_id for registered_id in self._registered() if reach.can_read_all_of(registered_id)
                 ]
-                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{rm_list_clause(visible)}')
             return rm_id
         ring = self._source.choose(None, default_rm, reach)
         return ring.rm_id if ring is not None else ""
@@ -146,7 +150,7 @@ def _allocations(life: Life) -> list[EndedAllocationDao]:
         EndedAllocationDao(
             allocation_key=allocation.key,
             node_id=allocation.node,
-            asked=allocation.asked_ns,
+            asked=allocation.requested_ns,
             begin=allocation.begin_ns,
             end=allocation.end_ns,
             ended=allocation.ended,

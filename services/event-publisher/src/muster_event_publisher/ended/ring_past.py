@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, beside, chosen
+from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, chosen, companion_indices
 from muster_event_publisher.event_decoding import EventRecord, decode
 from muster_event_publisher.ring import EventRing
 
@@ -56,7 +56,7 @@ def _newest_first(
         if chosen(selection, record):
             picked.add(index)
             if selection.kind is Kind.APPLICATION:
-                picked.update(_beside(ring, start, index, record, bool(selection.name)))
+                picked.update(_companion_indices(ring, start, index, record, bool(selection.name)))
     past_events = []
     for index in sorted(picked, reverse=True):
         record = records[index] if index < len(records) else None
@@ -68,6 +68,6 @@ def _newest_first(
     return past_events
 
 
-def _beside(ring: EventRing, start: int, index: int, record: EventRecord, nodes: bool) -> list[int]:
+def _companion_indices(ring: EventRing, start: int, index: int, record: EventRecord, nodes: bool) -> list[int]:
     behind = [decode(value) if value is not None else None for value in ring.slice(start + index + 1, 3)]
-    return [index + step for step in beside([record, *behind], 0, nodes=nodes)]
+    return [index + step for step in companion_indices([record, *behind], 0, nodes=nodes)]

@@ -30,13 +30,13 @@ _STORES = "Name a store of the kind parquet or postgres in publisher.sinks (docs
 class Ended(NamedTuple):
     """An answer.
 
-    :ivar lives: the one that ended last first.
+    :ivar incarnations: the one that ended last first.
     :ivar next: where the next answer begins; None: there is nothing further back.
     :ivar note: what could not be searched, and the remedy; "": everything was.
     :ivar is_of_rm: rings or stores have an event of the RM that was chosen, or any at all in memory.
     """
 
-    lives: Sequence[Life]
+    incarnations: Sequence[Life]
     next: Mark | None
     note: str
     is_of_rm: bool
@@ -66,7 +66,7 @@ class EndedSearch:
         # 2. what is older
         if not work.is_enough():
             await self._in_stores(rm_id, work, turns)
-        return Ended(work.lives.ended[:count], work.next(), self._note(), in_memory or work.events > 0)
+        return Ended(work.incarnation_fold.ended[:count], work.next(), self._note(), in_memory or work.events > 0)
 
     async def _in_rings(self, rm_id: str, work: _Work) -> bool:
         has_events = False
@@ -125,30 +125,30 @@ class _Work:
 
     def __init__(self, selection: Selection, below: Mark | None, count: int) -> None:
         self.selection, self.below = selection, below
-        self.lives = Lives(selection)
+        self.incarnation_fold = Lives(selection)
         self.events = self.looked_at = 0
         self.is_over = False
         self._count, self._full_at = count, -1
 
     async def add(self, events: Sequence[PastEvent]) -> None:
         for start in range(0, len(events), _SLICE):
-            self.lives.add(events[start : start + _SLICE])
+            self.incarnation_fold.add(events[start : start + _SLICE])
             await asyncio.sleep(0)
         self.events += len(events)
 
     def is_enough(self) -> bool:
         """Whether the answer is complete. Many events of one object are enough, too."""
-        return self.lives.is_whole(self._count) or (bool(self.selection.name) and self.events >= OF_ONE_MAX)
+        return self.incarnation_fold.is_whole(self._count) or (bool(self.selection.name) and self.events >= OF_ONE_MAX)
 
     def looked_at_max(self) -> int:
         """Less once all lives of the answer are there and only a beginning is missing: it may be very old."""
-        if self._full_at < 0 and len(self.lives.ended) >= self._count:
+        if self._full_at < 0 and len(self.incarnation_fold.ended) >= self._count:
             self._full_at = self.looked_at
         return LOOKED_AT_MAX if self._full_at < 0 else min(LOOKED_AT_MAX, self._full_at + _STRETCH)
 
     def next(self) -> Mark | None:
         """Where the next answer begins: behind the last life of this one, or where the search stopped."""
-        ended = self.lives.ended
+        ended = self.incarnation_fold.ended
         if self.selection.name:
             if len(ended) >= self._count and ended[self._count - 1].is_whole:
                 return ended[self._count - 1].first

@@ -17,8 +17,8 @@ from muster_event_publisher.event_decoding import (
 Quantities = list[tuple[str, int]]
 
 # A cache of decoded resources by their bytes. Two threads may fill it at once, which only costs a decoding.
-_KNOWN: dict[bytes, Quantities] = {}
-_KNOWN_MAX, _KNOWN_BYTES_MAX = 4096, 512
+_CACHE: dict[bytes, Quantities] = {}
+_CACHED_MAX, _CACHED_BYTES_MAX = 4096, 512
 
 
 class EventColumns(NamedTuple):
@@ -62,12 +62,12 @@ def columns_of(values: Sequence[bytes]) -> EventColumns:
 def _quantities(resource: Resource) -> Quantities:
     # Workloads ask for the same few resources again and again; comparing bytes is cheaper than reading the map.
     key = resource.SerializeToString()
-    amounts = _KNOWN.get(key)
+    amounts = _CACHE.get(key)
     if amounts is None:
-        if len(_KNOWN) >= _KNOWN_MAX:
-            _KNOWN.clear()
+        if len(_CACHE) >= _CACHED_MAX:
+            _CACHE.clear()
         quantities = resource.resources
         amounts = sorted([(name, quantities[name].value) for name in quantities])
-        if len(key) <= _KNOWN_BYTES_MAX:
-            _KNOWN[key] = amounts
+        if len(key) <= _CACHED_BYTES_MAX:
+            _CACHE[key] = amounts
     return amounts

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 # Longest wait for the one record by which the log is recognised.
-_LOOK_S = 5.0
+_POLL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Exporter:
         self._start = self._position = 0
         self._waiting_since = 0.0
         self._caught_up_at = clock.monotonic()
-        self._given_up = self._given_up_in_a_row = 0
+        self._dead_lettered = self._consecutive_dead_letters = 0
         self._finishing = False
         labels = (sink.name, str(feed.partition))
         self._gauges = (metrics.EXPORT_LAG.labels(*labels), metrics.EXPORT_LAG_SECONDS.labels(*labels))
@@ -165,7 +165,7 @@ class Exporter:
             return first
         if progress.last.offset < end:
             self._reader.seek(progress.last.offset)
-            records = await self._reader.read(1, _LOOK_S)
+            records = await self._reader.read(1, _POLL_S)
             if not records and self._reader.position <= progress.last.offset:
                 # Without an answer the log is not recognised. (At a hole in the offsets the position moves.)
                 raise LogUnavailable(f"{self._topic}[{self._feed.partition}] gives nothing at {progress.last.offset}")
@@ -235,11 +235,11 @@ class Exporter:
 
     async def _flush(self) -> None:
         """Makes the waiting events durable. Returns when they are."""
-        self._given_up = 0
+        self._dead_lettered = 0
         await self._store(
             EventBatch(self._feed.partition, self._start, self._position, self._runs), self._retry.refusals
         )
-        metrics.EXPORTED.labels(self._sink.name).inc(self._records - self._given_up)
+        metrics.EXPORTED.labels(self._sink.name).inc(self._records - self._dead_lettered)
         self.problem = None
         self._runs, self._records, self._bytes, self._start = [], 0, 0, self._position
 
@@ -255,7 +255,7 @@ class Exporter:
                 began = self._clock.monotonic()
                 await self._written(batch)
                 metrics.EXPORT_SECONDS.labels(self._sink.name).observe(self._clock.monotonic() - began)
-                self._given_up_in_a_row = 0
+                self._consecutive_dead_letters = 0
                 return
             except SinkRejected as error:
                 refused += 1
@@ -267,23 +267,25 @@ class Exporter:
                     return
                 if refused >= refusals and batch.runs:
                     # 3. down to the one event that the sink refuses
-                    if self._given_up_in_a_row < self._retry.dead_letters_in_a_row:
-                        await self._give_up(batch.runs[0], error)
+                    if self._consecutive_dead_letters < self._retry.dead_letters_in_a_row:
+                        await self._write_dead_letter(batch.runs[0], error)
                         return
-                    nothing = f"it took none of the last {self._given_up_in_a_row} events, so no more are given up"
+                    nothing = (
+                        f"it took none of the last {self._consecutive_dead_letters} events, so no more are given up"
+                    )
                     error = SinkRejected(self._sink.name, f"{nothing}: {error.reason}")
                 pause_s = await self._pause(error, pause_s)
             except SinkError as error:
                 pause_s = await self._pause(error, pause_s)
                 batch = await self._rest_of(batch)
 
-    async def _give_up(self, run: EventRun, error: SinkRejected) -> None:
+    async def _write_dead_letter(self, run: EventRun, error: SinkRejected) -> None:
         pause_s = self._retry.min_s
         while True:
             try:
                 await self._dead_letters.write(run, self._sink.name, error.reason)
-                self._given_up += 1
-                self._given_up_in_a_row += 1
+                self._dead_lettered += 1
+                self._consecutive_dead_letters += 1
                 return
             except LogUnavailable as unavailable:
                 pause_s = await self._pause(unavailable, pause_s)

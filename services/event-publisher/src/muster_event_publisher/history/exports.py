@@ -36,8 +36,8 @@ class ExportManager:
         self._membership, self._sinks, self._make = membership, sinks, make
         self._exporters: dict[int, Sequence[Exporter]] = {}
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
-        self._share: Assignment | None = None  # that is taken
-        self._shared = asyncio.Event()
+        self._assignment: Assignment | None = None  # that is taken
+        self._assigned = asyncio.Event()
         self._finishing = False
 
     async def start(self) -> None:
@@ -46,14 +46,14 @@ class ExportManager:
             return
         await self._membership.start()
         if self._membership.assignment is not None:
-            await self._take(self._membership.assignment)
+            await self._apply_assignment(self._membership.assignment)
 
     async def run(self) -> None:
         """Exports what is this publisher's, for ever. Raises an exporter's error."""
         if not self._sinks:
             await asyncio.Event().wait()
         while True:
-            changed = asyncio.ensure_future(self._membership.changed(self._share))
+            changed = asyncio.ensure_future(self._membership.changed(self._assignment))
             try:
                 await asyncio.wait({changed, *self._every()}, return_when=asyncio.FIRST_COMPLETED)
                 if self._finishing:
@@ -65,7 +65,7 @@ class ExportManager:
                 share = changed.result()
             finally:
                 changed.cancel()
-            await self._take(share)
+            await self._apply_assignment(share)
 
     async def finish(self) -> None:
         """Returns when the events up to the feeds' ends are durable, as far as they are this publisher's. The feeds
@@ -73,7 +73,7 @@ class ExportManager:
         """
         if not self._sinks:
             return
-        await self._shared.wait()  # a publisher may be stopped before it is a member
+        await self._assigned.wait()  # a publisher may be stopped before it is a member
         self._finishing = True
         for exporter in self.exporters:
             exporter.finish()
@@ -83,7 +83,7 @@ class ExportManager:
     async def close(self) -> None:
         """Ends all exporters, in any state, and leaves the group."""
         for partition in list(self._exporters):
-            await self._give_up(partition)
+            await self._release_partition(partition)
         await self._membership.close()
 
     @property
@@ -112,10 +112,10 @@ class ExportManager:
     def _every(self) -> list[asyncio.Task[None]]:
         return [task for tasks in self._tasks.values() for task in tasks]
 
-    async def _take(self, share: Assignment) -> None:
+    async def _apply_assignment(self, share: Assignment) -> None:
         """Takes a share of the group: gives partitions up, then takes new ones."""
         for partition in [exported for exported in self._exporters if exported not in share.owned]:
-            await self._give_up(partition)
+            await self._release_partition(partition)
         for partition in sorted(share.owned - self._exporters.keys()):
             self._exporters[partition] = exporters = self._make(partition)
             self._tasks[partition] = [
@@ -123,10 +123,10 @@ class ExportManager:
                 for exporter in exporters
             ]
         metrics.EXPORT_PARTITIONS.set(len(self._exporters))
-        self._share = share
-        self._shared.set()
+        self._assignment = share
+        self._assigned.set()
 
-    async def _give_up(self, partition: int) -> None:
+    async def _release_partition(self, partition: int) -> None:
         """Ends a partition's exporters at once: whoever exports it next reads again what they had not written."""
         tasks = self._tasks.pop(partition)
         while pending := [task for task in tasks if not task.done()]:

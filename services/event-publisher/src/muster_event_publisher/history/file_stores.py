@@ -87,7 +87,7 @@ class FileStore(Protocol):
     def close(self) -> None: ...
 
 
-def place_of(
+def store_from_location(
     location: str, access_key_id: SecretStr | None = None, secret_access_key: SecretStr | None = None
 ) -> FileStore:
     """The place that a setting names: a folder, or ``s3://bucket/prefix?endpoint=http://host:port&region=R``.
@@ -130,7 +130,7 @@ class LocalFileStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock_file: IO[bytes] | None = None
-        self._held: dict[int, IO[bytes]] = {}
+        self._lock_files: dict[int, IO[bytes]] = {}
 
     @property
     def display_name(self) -> str:
@@ -157,18 +157,18 @@ class LocalFileStore:
         self._lock_file = lock_file
 
     def lock(self, sink: str, partition: int) -> None:
-        if partition in self._held:
+        if partition in self._lock_files:
             return
         lock_file = open_private(self._root / f".lock-p{partition}", append=True)
         if not _locked(lock_file, fcntl.LOCK_EX):
             lock_file.close()
             raise SinkUnavailable(sink, f"another publisher writes partition {partition} to {self._root}")
-        self._held[partition] = lock_file
+        self._lock_files[partition] = lock_file
         for path in self._root.glob(f"*/p{partition}/.*{_WRITING}"):
             path.unlink()
 
     def unlock(self, partition: int) -> None:
-        lock_file = self._held.pop(partition, None)
+        lock_file = self._lock_files.pop(partition, None)
         if lock_file is not None:
             lock_file.close()
 
@@ -202,7 +202,7 @@ class LocalFileStore:
         (self._root / path).unlink(missing_ok=True)
 
     def close(self) -> None:
-        for partition in list(self._held):
+        for partition in list(self._lock_files):
             self.unlock(partition)
         if self._lock_file is not None:
             self._lock_file.close()
@@ -251,7 +251,7 @@ class S3FileStore:
         self.root = f"{bucket}/{prefix}" if prefix else bucket
         self._scheme, self._endpoint, self._region = scheme, endpoint, region
         self._access_key_id, self._secret_access_key = access_key_id, secret_access_key
-        self._known_fs: Any = None
+        self._cached_fs: Any = None
 
     @property
     def display_name(self) -> str:
@@ -305,7 +305,7 @@ class S3FileStore:
             return
 
     def close(self) -> None:
-        self._known_fs = None
+        self._cached_fs = None
 
     def _listed(self, folder: str, kind: str) -> list[str]:
         from pyarrow.fs import FileSelector, FileType
@@ -317,11 +317,11 @@ class S3FileStore:
     @property
     def filesystem(self) -> Any:
         """The pyarrow file system; made when it is first asked for."""
-        if self._known_fs is None:
+        if self._cached_fs is None:
             from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
             key, secret = self._access_key_id, self._secret_access_key
-            self._known_fs = S3FileSystem(
+            self._cached_fs = S3FileSystem(
                 access_key=key.get_secret_value() if key else None,
                 secret_key=secret.get_secret_value() if secret else None,
                 region=self._region or None,
@@ -333,4 +333,4 @@ class S3FileStore:
                 background_writes=False,
                 retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
             )
-        return self._known_fs
+        return self._cached_fs

@@ -58,11 +58,11 @@ class UnreadableFile(Exception):
 class PartitionSummary(NamedTuple):
     """The summary in the last file of a partition.
 
-    :param known: the highest ids up to and including this file, as far as the file holds them.
+    :param highest_ids: the highest ids up to and including this file, as far as the file holds them.
     """
 
     last: LastEvent
-    known: KnownIds
+    highest_ids: KnownIds
 
 
 class FileFormat(Protocol):
@@ -83,7 +83,7 @@ class FileFormat(Protocol):
 
     def summary(self, store: FileStore, path: str) -> PartitionSummary: ...
 
-    def known(self, store: FileStore, paths: list[str]) -> KnownIds:
+    def highest_ids(self, store: FileStore, paths: list[str]) -> KnownIds:
         """The highest ids in these files of a partition, in order. May read all the files."""
         ...
 
@@ -111,7 +111,7 @@ class _PartitionFiles:
     generation: int
     end: int = 0
     last: LastEvent | None = None
-    known: KnownIds = field(default_factory=dict)
+    highest_ids: KnownIds = field(default_factory=dict)
 
 
 class FileSink:
@@ -119,7 +119,7 @@ class FileSink:
 
     def __init__(self, name: str, store: FileStore, form: FileFormat) -> None:
         self.name = name
-        self._place, self._form = store, form
+        self._store, self._form = store, form
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._standings: dict[int, _PartitionFiles] = {}
 
@@ -141,90 +141,90 @@ class FileSink:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown, wait=True)
-        self._place.close()
+        self._store.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except OSError as error:
-            raise SinkUnavailable(self.name, f"{self._place.display_name}: {error.strerror or error}") from error
+            raise SinkUnavailable(self.name, f"{self._store.display_name}: {error.strerror or error}") from error
         except UnreadableFile as error:
-            raise SinkUnusable(self.name, f"{self._place.display_name}: {error}") from error
+            raise SinkUnusable(self.name, f"{self._store.display_name}: {error}") from error
 
     # The following methods run in the thread.
 
     def _start(self) -> None:
-        self._place.start(self.name, lambda: self._form.upgrade(self._place))
+        self._store.start(self.name, lambda: self._form.upgrade(self._store))
         self._standings.clear()
 
     def _release(self, partition: int) -> None:
         self._standings.pop(partition, None)
-        self._place.unlock(partition)
+        self._store.unlock(partition)
 
     def _progress(self, partition: int) -> SinkProgress | None:
-        self._place.lock(self.name, partition)
-        standing = self._standings[partition] = self._look(partition)
+        self._store.lock(self.name, partition)
+        standing = self._standings[partition] = self._load_partition(partition)
         return None if standing.last is None else SinkProgress(standing.end, standing.last)
 
     def _new_log(self, partition: int) -> None:
-        standing = self._standings.get(partition) or self._look(partition)
+        standing = self._standings.get(partition) or self._load_partition(partition)
         # 1. the ids that are stored already: the new log may repeat them
         folder = folder_of(standing.generation, partition)
-        paths = [f"{folder}/{span.name}" for span in spans(self._place, folder, self._form.suffix)]
-        highest_ids = {**standing.known, **self._form.known(self._place, paths)}
+        paths = [f"{folder}/{span.name}" for span in spans(self._store, folder, self._form.suffix)]
+        highest_ids = {**standing.highest_ids, **self._form.highest_ids(self._store, paths)}
         # 2. a new folder with those ids: from now on positions are those of the new log
         generation = standing.generation + 1
         before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(highest_ids.items())]}
-        self._place.write(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
-        self._standings[partition] = _PartitionFiles(generation, known=highest_ids)
+        self._store.write(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
+        self._standings[partition] = _PartitionFiles(generation, highest_ids=highest_ids)
 
-    def _look(self, partition: int) -> _PartitionFiles:
+    def _load_partition(self, partition: int) -> _PartitionFiles:
         # 1. the newest generation with anything of this partition
         standing = _PartitionFiles(generation=1)
         file_spans: list[FileSpan] = []
-        for generation in sorted(generations(self._place), reverse=True):
+        for generation in sorted(generations(self._store), reverse=True):
             folder = folder_of(generation, partition)
-            names = self._place.names(folder)
+            names = self._store.names(folder)
             if _BEFORE in names:
-                standing.known = self._before(f"{folder}/{_BEFORE}")
+                standing.highest_ids = self._before(f"{folder}/{_BEFORE}")
             if names and generation == 0:
                 # These files have no positions: only the ids count.
                 last_name = max(name for name in names if name.endswith(self._form.suffix))
-                standing.known = self._form.summary(self._place, f"{folder}/{last_name}").known
+                standing.highest_ids = self._form.summary(self._store, f"{folder}/{last_name}").highest_ids
             elif names:
                 standing.generation = generation
-                file_spans = self._mended(folder)
+                file_spans = self._repair(folder)
             if names:
                 break
         # 2. its last file
         if file_spans:
             standing.end = file_spans[-1].end
             path = f"{folder_of(standing.generation, partition)}/{file_spans[-1].name}"
-            summary = self._form.summary(self._place, path)
+            summary = self._form.summary(self._store, path)
             standing.last = summary.last
-            standing.known.update(summary.known)
+            standing.highest_ids.update(summary.highest_ids)
         return standing
 
-    def _mended(self, folder: str) -> list[FileSpan]:
+    def _repair(self, folder: str) -> list[FileSpan]:
         """The partition's files without overlaps, by position."""
         kept: list[FileSpan] = []
         tail_names: set[str] = set()
         reached = 0
-        for span in spans(self._place, folder, self._form.suffix):
+        for span in spans(self._store, folder, self._form.suffix):
             if span.name in tail_names:  # an earlier cut made it, and crashed before it removed the file that it cut
                 continue
             path = f"{folder}/{span.name}"
             if span.end <= reached:
-                log.warning("file inside of another one removed", place=self._place.display_name, path=path)
-                self._place.remove(path)
+                log.warning("file inside of another one removed", place=self._store.display_name, path=path)
+                self._store.remove(path)
                 continue
             if span.start < reached:
                 log.warning(
-                    "file that overlaps another one cut", place=self._place.display_name, path=path, start=reached
+                    "file that overlaps another one cut", place=self._store.display_name, path=path, start=reached
                 )
                 tail = FileSpan(reached, span.end, name_of(reached, span.end, self._form.suffix))
-                self._place.write(f"{folder}/{tail.name}", self._form.cut(self._place, path, reached))
-                self._place.remove(path)
+                self._store.write(f"{folder}/{tail.name}", self._form.cut(self._store, path, reached))
+                self._store.remove(path)
                 tail_names.add(tail.name)
                 span = tail
             kept.append(span)
@@ -233,7 +233,7 @@ class FileSink:
 
     def _before(self, path: str) -> KnownIds:
         try:
-            stored = msgspec.json.decode(self._place.get(path))
+            stored = msgspec.json.decode(self._store.get(path))
             return {(rm_id, instance): int(last) for rm_id, instance, last in stored["known"]}
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             raise UnreadableFile(f"{path} cannot be read: {error}") from error
@@ -241,28 +241,28 @@ class FileSink:
     def _write(self, batch: EventBatch) -> None:
         standing = self._standings.get(batch.partition)
         if standing is None:
-            self._place.lock(self.name, batch.partition)
-            standing = self._standings[batch.partition] = self._look(batch.partition)
-        if not self._place.locks:
+            self._store.lock(self.name, batch.partition)
+            standing = self._standings[batch.partition] = self._load_partition(batch.partition)
+        if not self._store.locks:
             self._check_alone(batch.partition, standing)
         # 1. the events that are not stored yet
         batch = batch.since(standing.end)
-        runs, highest_ids = _unknown(batch.runs, standing.known)
+        runs, highest_ids = _without_stored(batch.runs, standing.highest_ids)
         # 2. one file with them (none when the log only repeats stored events)
         if runs:
             last = last_event(EventBatch(batch.partition, batch.start, batch.end, runs))
             name = name_of(batch.start, batch.end, self._form.suffix)
             content = self._form.encode(batch.partition, runs, last, highest_ids)
-            self._place.write(f"{folder_of(standing.generation, batch.partition)}/{name}", content)
+            self._store.write(f"{folder_of(standing.generation, batch.partition)}/{name}", content)
             metrics.EXPORT_FILES.labels(self.name).inc()
-            standing.last, standing.known = last, highest_ids
+            standing.last, standing.highest_ids = last, highest_ids
             standing.end = batch.end
 
     def _check_alone(self, partition: int, standing: _PartitionFiles) -> None:
         """Raises OSError if another publisher has written to the partition since it was looked at: this one was paused,
         for example, and its partitions belong to others now.
         """
-        file_spans = spans(self._place, folder_of(standing.generation, partition), self._form.suffix)
+        file_spans = spans(self._store, folder_of(standing.generation, partition), self._form.suffix)
         if file_spans and max(span.end for span in file_spans) > standing.end:
             raise OSError(f"another publisher has written to partition {partition}")
 
@@ -290,7 +290,7 @@ def spans(store: FileStore, folder: str, suffix: str) -> list[FileSpan]:
     return sorted(file_spans, key=lambda span: (span.start, -span.end))
 
 
-def _unknown(runs: list[EventRun], highest_ids: KnownIds) -> tuple[list[EventRun], KnownIds]:
+def _without_stored(runs: list[EventRun], highest_ids: KnownIds) -> tuple[list[EventRun], KnownIds]:
     """The runs without the events whose ids are known, and the known ids after these runs."""
     fresh: list[EventRun] = []
     after = dict(highest_ids)

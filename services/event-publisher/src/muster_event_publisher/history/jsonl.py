@@ -60,7 +60,9 @@ class JsonlOptions(FileSinkOptions):
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
     store_options = options_as(JsonlOptions, options, context)
-    return FileSink(context.name, store_options.place(), JsonlFormat(store_options.compress)), store_options.policy()
+    return FileSink(
+        context.name, store_options.file_store(), JsonlFormat(store_options.compress)
+    ), store_options.policy()
 
 
 class JsonlFormat:
@@ -79,17 +81,17 @@ class JsonlFormat:
         return self._content(self._lines(partition, runs))
 
     def summary(self, store: FileStore, path: str) -> PartitionSummary:
-        newest = deque(self._places(store, path), maxlen=1)
+        newest = deque(self._line_keys(store, path), maxlen=1)
         if not newest:
             raise UnreadableFile(f"{path} has no events")
         last = newest[0]
         event = LastEvent(last.offset, last.rm, last.instance, last.id)
         return PartitionSummary(event, {(last.rm, last.instance): last.id})
 
-    def known(self, store: FileStore, paths: list[str]) -> KnownIds:
+    def highest_ids(self, store: FileStore, paths: list[str]) -> KnownIds:
         highest_ids: KnownIds = {}
         for path in paths:
-            for event in self._places(store, path):
+            for event in self._line_keys(store, path):
                 highest_ids[event.rm, event.instance] = event.id
         return highest_ids
 
@@ -123,7 +125,7 @@ class JsonlFormat:
         packer = zstandard.ZstdCompressor().compressobj()
         return [*(packer.compress(line) for line in lines), packer.flush()]
 
-    def _places(self, store: FileStore, path: str) -> Iterator[_LineKey]:
+    def _line_keys(self, store: FileStore, path: str) -> Iterator[_LineKey]:
         for line in self._text(store, path).splitlines():
             try:
                 yield self._decoder.decode(line)

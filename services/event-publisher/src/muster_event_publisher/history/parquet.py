@@ -34,18 +34,18 @@ class Footer(NamedTuple):
     """The content of a file's footer.
 
     :param runs: (rm, instance, first id, last id), in log order.
-    :param known: the highest ids up to and including this file.
+    :param highest_ids: the highest ids up to and including this file.
     """
 
     last: LastEvent
     runs: list[tuple[str, str, int, int]]
-    known: KnownIds
+    highest_ids: KnownIds
 
 
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
     store_options = options_as(FileSinkOptions, options, context)
-    return FileSink(context.name, store_options.place(), ParquetFormat()), store_options.policy()
+    return FileSink(context.name, store_options.file_store(), ParquetFormat()), store_options.policy()
 
 
 class ParquetFormat:
@@ -63,10 +63,10 @@ class ParquetFormat:
 
     def summary(self, store: FileStore, path: str) -> PartitionSummary:
         footer = read_footer(store, path)
-        return PartitionSummary(footer.last, footer.known)
+        return PartitionSummary(footer.last, footer.highest_ids)
 
-    def known(self, store: FileStore, paths: list[str]) -> KnownIds:
-        return read_footer(store, paths[-1]).known if paths else {}
+    def highest_ids(self, store: FileStore, paths: list[str]) -> KnownIds:
+        return read_footer(store, paths[-1]).highest_ids if paths else {}
 
     def cut(self, store: FileStore, path: str, start: int) -> Sequence[Any]:
         import pyarrow.compute as pc
@@ -99,7 +99,7 @@ class ParquetFormat:
                 table = table.append_column("partition", pa.array([partition] * count, pa.int32()))
                 table = table.append_column("offset", pa.nulls(count, pa.int64())).cast(_schema())
                 runs = _runs_in(table)
-                highest_ids = self.known(store, [f"{folder}/{done_name}" for done_name in done])
+                highest_ids = self.highest_ids(store, [f"{folder}/{done_name}" for done_name in done])
                 for rm_id, instance, _, last_id in runs:
                     highest_ids[rm_id, instance] = last_id
                 rm_id, instance, _, last_id = runs[-1]
@@ -146,7 +146,7 @@ def _encoded(table: Any, footer: Footer) -> Sequence[Any]:
     stored = {
         "last": list(footer.last),
         "runs": footer.runs,
-        "known": [(rm_id, instance, last) for (rm_id, instance), last in sorted(footer.known.items())],
+        "known": [(rm_id, instance, last) for (rm_id, instance), last in sorted(footer.highest_ids.items())],
     }
     table = table.replace_schema_metadata({_FOOTER: msgspec.json.encode(stored)})
     out = pa.BufferOutputStream()

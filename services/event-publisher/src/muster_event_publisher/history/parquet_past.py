@@ -54,7 +54,7 @@ class ParquetPast:
     """
 
     def __init__(self, name: str, store: FileStore, paths: Callable[[str], list[str]]) -> None:
-        self._name, self._place, self._paths = name, store, paths
+        self._name, self._store, self._paths = name, store, paths
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} search")
         self._files: OrderedDict[str, _File] = OrderedDict()
 
@@ -67,11 +67,11 @@ class ParquetPast:
                 self._thread, lambda: self._read(rm_id, below, selection, most)
             )
         except pa.ArrowException as error:
-            raise SinkUnusable(self._name, f"{self._place.display_name}: {error}") from error
+            raise SinkUnusable(self._name, f"{self._store.display_name}: {error}") from error
         except OSError as error:
-            raise SinkUnavailable(self._name, f"{self._place.display_name}: {error.strerror or error}") from error
+            raise SinkUnavailable(self._name, f"{self._store.display_name}: {error.strerror or error}") from error
         except UnreadableFile as error:
-            raise SinkUnusable(self._name, f"{self._place.display_name}: {error}") from error
+            raise SinkUnusable(self._name, f"{self._store.display_name}: {error}") from error
 
     async def close(self) -> None:
         """Waits for the read that runs."""
@@ -112,7 +112,7 @@ class ParquetPast:
     def _file(self, path: str) -> _File:
         file = self._files.get(path)
         if file is None:
-            file = self._files[path] = _file(self._place, path)
+            file = self._files[path] = _file(self._store, path)
             if len(self._files) > _FILES_REMEMBERED:
                 self._files.popitem(last=False)
         return file
@@ -126,7 +126,7 @@ class ParquetPast:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        with self._place.open(path) as file:
+        with self._store.open(path) as file:
             source = pq.ParquetFile(file)
             table = source.read_row_group(number, columns=list(_NARROW), use_threads=False)
             of_rm = pc.equal(table["rm"], rm_id)
@@ -145,7 +145,7 @@ class ParquetPast:
             oldest = Mark(table["timestamp_ns"][first].as_py(), table["id"][first].as_py())
             rows = set(chosen)
             if selection.kind is Kind.APPLICATION:
-                rows |= _beside(table, rm_id, rows, bool(selection.name))
+                rows |= _companion_rows(table, rm_id, rows, bool(selection.name))
             if rows:
                 wide = source.read_row_group(number, columns=list(_WIDE), use_threads=False)
                 past_events += _events(table, wide, sorted(rows, reverse=True))
@@ -201,7 +201,7 @@ def _mask(table: Any, selection: Selection) -> Any:
     return pc.or_(own, pc.and_(joined, fits(references)))
 
 
-def _beside(table: Any, rm_id: str, rows: set[int], nodes: bool) -> set[int]:
+def _companion_rows(table: Any, rm_id: str, rows: set[int], nodes: bool) -> set[int]:
     """The rows of the nodes and users of the chosen allocations."""
     neighbours: set[int] = set()
     kinds, changes, details = (
@@ -212,9 +212,9 @@ def _beside(table: Any, rm_id: str, rows: set[int], nodes: bool) -> set[int]:
         if (kinds[row], changes[row], details[row]) != (events.APP, events.ADD, events.ALLOCATED):
             continue
         for neighbour in range(row + 1, min(row + 1 + _BEHIND, table.num_rows)):
-            if ids[neighbour] - ids[row] > events.BESIDE and rms[neighbour].as_py() == rm_id:
+            if ids[neighbour] - ids[row] > events.COMPANION_EVENTS_MAX and rms[neighbour].as_py() == rm_id:
                 break
-            if not 0 < ids[neighbour] - ids[row] <= events.BESIDE or rms[neighbour].as_py() != rm_id:
+            if not 0 < ids[neighbour] - ids[row] <= events.COMPANION_EVENTS_MAX or rms[neighbour].as_py() != rm_id:
                 continue
             is_user = kinds[neighbour] == events.USERGROUP and details[neighbour] == events.USER_RESOURCE
             if is_user or (nodes and kinds[neighbour] == events.NODE):

@@ -29,7 +29,7 @@ from muster_event_publisher.log_search import OldEvents
 # The listing of files may be a little old, because only old events are read here.
 _LISTED_FOR_S = 10.0
 # Footers do not change; a few hundred bytes each.
-_FOOTERS_KEPT = 4_096
+_FOOTERS_MAX = 4_096
 _COLUMNS = (
     "timestamp_ns", "type_number", "change_type_number", "change_detail_number", "object_id", "reference_id", "message",
     "resource",
@@ -39,7 +39,7 @@ _COLUMNS = (
 def make_reader(options: Mapping[str, object], context: SinkContext) -> ParquetReader:
     """The factory of ``muster.history_readers``."""
     store_options = options_as(FileSinkOptions, options, context)
-    return ParquetReader(context.name, store_options.place(), Topics(partitions=context.partitions))
+    return ParquetReader(context.name, store_options.file_store(), Topics(partitions=context.partitions))
 
 
 class ParquetReader:
@@ -47,7 +47,7 @@ class ParquetReader:
 
     def __init__(self, name: str, store: FileStore, topics: Topics) -> None:
         self.name = name
-        self._place, self._topics = store, topics
+        self._store, self._topics = store, topics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} reader")
         self._listings: dict[int, tuple[float, list[str]]] = {}
         self._footers: OrderedDict[str, Footer] = OrderedDict()
@@ -60,9 +60,9 @@ class ParquetReader:
             )
         except OSError as error:
             self._listings.clear()
-            raise SinkUnavailable(self.name, f"{self._place.display_name}: {error.strerror or error}") from error
+            raise SinkUnavailable(self.name, f"{self._store.display_name}: {error.strerror or error}") from error
         except UnreadableFile as error:
-            raise SinkUnusable(self.name, f"{self._place.display_name}: {error}") from error
+            raise SinkUnusable(self.name, f"{self._store.display_name}: {error}") from error
 
     async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
         """See :class:`muster_event_publisher.ended.events.PastReader`."""
@@ -71,7 +71,7 @@ class ParquetReader:
     async def close(self) -> None:
         await self._past.close()
         await asyncio.to_thread(self._thread.shutdown, wait=True)
-        self._place.close()
+        self._store.close()
 
     # The following methods run in the thread.
 
@@ -105,7 +105,7 @@ class ParquetReader:
         """See :func:`_paths`; remembered for a while."""
         listed_at, paths = self._listings.get(partition, (0.0, []))
         if not paths or elapsed_s() - listed_at > _LISTED_FOR_S:
-            paths = _paths(self._place, partition)
+            paths = _paths(self._store, partition)
             self._listings[partition] = (elapsed_s(), paths)
         return paths
 
@@ -114,7 +114,7 @@ class ParquetReader:
         high = len(paths)
         while low < high:
             middle = (low + high) // 2
-            if self._footer(paths[middle]).known.get(who, -1) >= min_id:
+            if self._footer(paths[middle]).highest_ids.get(who, -1) >= min_id:
                 high = middle
             else:
                 low = middle + 1
@@ -123,8 +123,8 @@ class ParquetReader:
     def _footer(self, path: str) -> Footer:
         footer = self._footers.get(path)
         if footer is None:
-            footer = self._footers[path] = read_footer(self._place, path)
-            if len(self._footers) > _FOOTERS_KEPT:
+            footer = self._footers[path] = read_footer(self._store, path)
+            if len(self._footers) > _FOOTERS_MAX:
                 self._footers.popitem(last=False)
         return footer
 
@@ -132,7 +132,7 @@ class ParquetReader:
         import pyarrow.parquet as pq
 
         filters: list[Any] = [("rm", "=", rm_id), ("instance", "=", instance), ("id", ">=", first), ("id", "<=", last)]
-        with self._place.open(path) as file:
+        with self._store.open(path) as file:
             table = pq.read_table(file, columns=list(_COLUMNS), filters=filters, use_threads=False)
         if table.num_rows != last - first + 1:
             raise UnreadableFile(f"{path} has {table.num_rows} of the events {first} to {last} of {rm_id}")

@@ -44,7 +44,9 @@ async def past(
         rows, down_to = await _in_days(connection, schema, where, rm_id, mark, text)
         past_events = await asyncio.to_thread(_decoded, rows)
     if selection.kind is Kind.APPLICATION and past_events:
-        past_events = _merged(past_events, await _beside(connection, schema, rm_id, past_events, bool(selection.name)))
+        past_events = _merged(
+            past_events, await _companion_events(connection, schema, rm_id, past_events, bool(selection.name))
+        )
     return Stretch(past_events, down_to, most)
 
 
@@ -111,7 +113,7 @@ async def _select(
     return rows
 
 
-async def _beside(
+async def _companion_events(
     connection: asyncpg.Connection, schema: str, rm_id: str, past_events: Sequence[PastEvent], nodes: bool
 ) -> list[PastEvent]:
     """The events of the nodes and users of the allocations; without nodes of each application's newest one only."""
@@ -127,8 +129,8 @@ async def _beside(
         by_instance.setdefault(event.instance, []).append(event)
     node = f"or e.type_number = {events.NODE} and e.change_detail_number = {events.NODE_ALLOCATED}" if nodes else ""
     for instance, of in by_instance.items():
-        places = [event.id + step for event in of for step in range(1, events.BESIDE + 1)]
-        times = [event.record.timestampNano for event in of for _ in range(events.BESIDE)]
+        places = [event.id + step for event in of for step in range(1, events.COMPANION_EVENTS_MAX + 1)]
+        times = [event.record.timestampNano for event in of for _ in range(events.COMPANION_EVENTS_MAX)]
         rows = await connection.fetch(
             f"""
             select {", ".join(f"e.{name.strip()}" for name in _COLUMNS.split(","))}

@@ -23,7 +23,7 @@ from muster_runtime.optional_packages import with_install_hint
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_event_publisher.errors import InvalidSinkSettings
-from muster_event_publisher.history.file_stores import FileStore, place_of
+from muster_event_publisher.history.file_stores import FileStore, store_from_location
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.history.sink import FlushPolicy, Sink
 from muster_event_publisher.settings import PublisherSettings
@@ -80,9 +80,9 @@ class FileSinkOptions(BaseModel):
     access_key_id: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
     secret_access_key: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
 
-    def place(self) -> FileStore:
+    def file_store(self) -> FileStore:
         """The place of the files. Raises ValueError."""
-        return place_of(self.location, self.access_key_id, self.secret_access_key)
+        return store_from_location(self.location, self.access_key_id, self.secret_access_key)
 
     def policy(self) -> FlushPolicy:
         return FlushPolicy(self.roll_records, self.roll_bytes, self.roll_s)
@@ -111,7 +111,7 @@ def sinks_of(
     :param points: the entry points of the group; None: the installed ones.
     :raises InvalidSinkSettings: an unknown kind, a kind that two packages offer, or options that cannot be used.
     """
-    stores = wanted_of(settings)
+    stores = configured_stores(settings)
     if not stores and points is None:
         return []
     points_by_kind = _by_kind(SINKS_GROUP, points)
@@ -122,7 +122,7 @@ def sinks_of(
                 f"publisher.sinks.{name}: there is no store of the kind {kind!r}; known are "
                 f"{', '.join(sorted(points_by_kind)) or 'none'} (entry points of {SINKS_GROUP})"
             )
-        plans.append(cast("SinkPlan", _made(points_by_kind[kind], options, _context(name, settings, topics, clock))))
+        plans.append(cast("SinkPlan", _create(points_by_kind[kind], options, _context(name, settings, topics, clock))))
     return plans
 
 
@@ -130,18 +130,18 @@ def readers_of(
     settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
 ) -> list[HistoryReader]:
     """The readers of the settings' stores that have one, in the settings' order. Raises InvalidSinkSettings."""
-    stores = wanted_of(settings)
+    stores = configured_stores(settings)
     if not stores and points is None:
         return []
     points_by_kind = _by_kind(READERS_GROUP, points)
     return [
-        cast("HistoryReader", _made(points_by_kind[kind], options, _context(name, settings, topics, clock)))
+        cast("HistoryReader", _create(points_by_kind[kind], options, _context(name, settings, topics, clock)))
         for name, (kind, options) in stores.items()
         if kind in points_by_kind
     ]
 
 
-def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, object]]]:
+def configured_stores(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, object]]]:
     """Name → (kind, options in clear) of each store in the settings. Raises InvalidSinkSettings."""
     stores: dict[str, tuple[str, dict[str, object]]] = {}
     # 1. the flat settings
@@ -162,7 +162,7 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
             "transaction_records": settings.postgres_transaction_records,
             "timeout_s": settings.postgres_timeout_s,
             "retention_days": settings.postgres_retention_days,
-            "password": _shown(settings.postgres_password),
+            "password": _reveal_secret(settings.postgres_password),
             "password_file": settings.postgres_password_file,
             "sslmode": settings.postgres_sslmode,
             "ca_file": settings.postgres_ca_file,
@@ -178,7 +178,7 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
                 f"publisher.sinks.{name} and publisher.{flat} both name a store {name!r}; expected one of them "
                 f"(another name with kind = {name!r} makes it a second one)"
             )
-        options = {key: _shown(value) for key, value in table.items()}
+        options = {key: _reveal_secret(value) for key, value in table.items()}
         kind = options.pop("kind", name)
         if not isinstance(kind, str):
             raise InvalidSinkSettings(f"publisher.sinks.{name}.kind: expected a text")
@@ -186,7 +186,7 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
     return stores
 
 
-def _shown(value: object) -> object:
+def _reveal_secret(value: object) -> object:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
@@ -213,7 +213,7 @@ def _origin(point: EntryPoint) -> str:
     return f"{package} ({point.value})"
 
 
-def _made(point: EntryPoint, options: Options, context: SinkContext) -> Any:
+def _create(point: EntryPoint, options: Options, context: SinkContext) -> Any:
     try:
         return point.load()(options, context)
     except ValueError as error:

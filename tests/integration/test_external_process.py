@@ -25,7 +25,7 @@ from muster_core.external.reports import ReportedObject, SourceEntry
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
-from muster_informers.sync_gate import life_again
+from muster_informers.sync_gate import restarted_incarnation
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import state_codec
 from prometheus_client import REGISTRY
@@ -174,7 +174,7 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
         gate = process.gate
         await eventually(lambda: process.synced, within_s=WITHIN_S)
         for number in (1, 2):
-            pid, life = process.pid, life_again("life", number)
+            pid, life = process.pid, restarted_incarnation("life", number)
             os.kill(pid, signal.SIGKILL)
             # (The next one soon has no problem any more.)
             problem = await eventually(
@@ -183,7 +183,7 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
             assert "vms (file): the informers' process was killed by SIGKILL; it is started again" in problem
             assert problem.endswith("its last report still counts")
             assert process.synced
-            again = life_again("life", number + 1)
+            again = restarted_incarnation("life", number + 1)
             assert gate.is_of_this_start(again)
             await rig.hears((life, "vms", "STALE"), *listed(again))
         await eventually(lambda: process.problems() == [])

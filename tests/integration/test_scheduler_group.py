@@ -173,4 +173,4 @@ def owns(service: SchedulerService) -> list[int]:
 
 
 def gate_life(service: SchedulerService) -> str:
-    return service._outside_of(1).gate.life
+    return service._outside_of(1).gate.incarnation

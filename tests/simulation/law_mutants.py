@@ -724,7 +724,7 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "told",
             8,
             "muster_informers.informer",
-            "SharedIndexInformer._take",
+            "SharedIndexInformer._apply",
             "...",
             "return None",
         ),

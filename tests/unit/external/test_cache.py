@@ -26,7 +26,7 @@ from muster_core.external.model import (
     SourceState,
     id_of,
 )
-from muster_informers.log_cache import CHANGES_MAX, PARTS_MAX, RECORD_BYTES_MAX, LogCache
+from muster_informers.log_cache import CHANGES_MAX, RECORD_BYTES_MAX, SEGMENTS_MAX, LogCache
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import external_codec as codec
 from unit.external.faking import ManualTime, settled
@@ -311,7 +311,7 @@ async def test_a_log_that_is_away_for_long_costs_an_entry_for_each_object() -> N
             rig.cache.delete(ALLOCATION, f"came-and-went-{life}")
             rig.cache.set_source_state(STALE if life % 2 else LIVE, True, str(life))
             await rig.time.advance(0.1)
-        assert rig.cache.pending <= 10 * (PARTS_MAX + 2)
+        assert rig.cache.pending <= 10 * (SEGMENTS_MAX + 2)
         rig.is_away = False
         await rig.time.advance(10)
         changes = {change.object_id: change.what for change in await rig.changes()}
@@ -325,7 +325,7 @@ async def test_the_beginning_of_a_life_stays_in_front() -> None:
         rig.cache.put(vm("first"))
         await rig.time.advance(0.02)
         rig.cache.set_source_state(LISTING)
-        for number in range(2 * PARTS_MAX):
+        for number in range(2 * SEGMENTS_MAX):
             rig.cache.put(vm(f"a{number}"))
             rig.cache.set_source_state(LIVE)
         rig.is_away = False
@@ -334,9 +334,9 @@ async def test_the_beginning_of_a_life_stays_in_front() -> None:
         states = [note.state for _, note, _ in records if note]
         assert states[0] is LISTING
         assert set(states[1:]) == {LIVE}
-        assert len(states) <= PARTS_MAX
+        assert len(states) <= SEGMENTS_MAX
         assert records[1][1] == codec.SourceStateNote(LISTING)
-        assert len(await rig.changes()) == 1 + 2 * PARTS_MAX
+        assert len(await rig.changes()) == 1 + 2 * SEGMENTS_MAX
 
 
 async def test_merged_parts_keep_what_is_distrusted() -> None:
@@ -354,7 +354,7 @@ async def test_merged_parts_keep_what_is_distrusted() -> None:
         rig.cache.set_source_state(STALE)
         rig.cache.distrust(ALLOCATION, "gone")
         rig.cache.put(vm("good", vcore=2))
-        for _ in range(PARTS_MAX):
+        for _ in range(SEGMENTS_MAX):
             rig.cache.set_source_state(LIVE)
         rig.is_away = False
         await rig.time.advance(10)

@@ -12,7 +12,7 @@ from muster_bus.topics import Topics, state_key
 from muster_core.external.errors import SourceUnavailable
 from muster_core.external.model import ExternalKind, ExternalOffer, ExternalPool, OfferState
 from muster_core.external.reports import ReportedObject, SourceEntry
-from muster_informers.offer_return import BATCH_MAX, OfferReturner, taker_of
+from muster_informers.offer_return import BATCH_MAX, OfferReturner, offer_target
 from muster_state import state_codec
 from unit.external.faking import Manager, ManualTime, settled
 
@@ -47,7 +47,7 @@ class Rig:
         self.log = MemoryLog(TOPICS.specs(), self.time.clock, store=self.store)
         await self.log.start()
         self.writer = await self.log.writer("state")
-        taker = taker_of(self.framework)
+        taker = offer_target(self.framework)
         assert taker is not None
         self.outlet = OfferReturner(
             rm_id="rm/1",
@@ -176,7 +176,7 @@ async def test_after_a_restart_they_are_returned_once_more() -> None:
 
 
 async def test_a_source_without_offers_has_no_outlet() -> None:
-    assert taker_of(Manager()) is None
+    assert offer_target(Manager()) is None
 
 
 def test_other_kinds_are_no_offers() -> None:

@@ -150,7 +150,7 @@ async def both(before: Callable[[], None] = lambda: None) -> AsyncIterator[tuple
     async def listen() -> None:
         while (message := await there.receive()) is not None:
             assert isinstance(message, AppendResults | LogReply)
-            bus.take(message)
+            bus.handle_reply(message)
 
     tasks = [asyncio.create_task(serve()), asyncio.create_task(listen())]
     try:

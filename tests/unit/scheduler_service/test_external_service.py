@@ -253,7 +253,7 @@ async def test_only_informers_of_owned_partitions_are_run_and_waited_for(bench_o
     other = next(name for name in map(str, range(99)) if bench.topics.partition_of(name) != mine)
     tables = {"a": table("vms", partition="Default"), "b": table("other", rm=other), "c": table("vms", partition="gpu")}
     service = bench.service(partitions=(mine,), informers=tables)
-    assert service.gate.life == "life-1"
+    assert service.gate.incarnation == "life-1"
     assert service.gate.sources == {RM: (("default", "a"), ("gpu", "c"))}
     assert bench.service(partitions=(), informers=tables).gate.sources == {}
 

@@ -14,7 +14,7 @@ from muster_core.external.model import (
     ExternalPool,
     SourceState,
 )
-from muster_informers.sync_gate import SyncGate, life_again
+from muster_informers.sync_gate import SyncGate, restarted_incarnation
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler.machine import SchedulerMachine
@@ -250,9 +250,9 @@ def test_informers_that_began_again_in_the_same_start_are_those_that_are_awaited
     rig.rebuild()
     rig.send(said(H1, life="life-20#2", state=LIVE))
     assert not decides(rig, "a")
-    rig.send(said(H1, life=life_again("life-2", 2), state=SourceState.LISTING))
+    rig.send(said(H1, life=restarted_incarnation("life-2", 2), state=SourceState.LISTING))
     assert not decides(rig, "b")
-    rig.send(said(life=life_again("life-2", 2), state=LIVE))
+    rig.send(said(life=restarted_incarnation("life-2", 2), state=LIVE))
     assert decides(rig, "c")
 
 

@@ -30,7 +30,7 @@ from muster_informers.contract import EVENT_HANDLERS_GROUP, EventHandler, Extern
 from muster_informers.filters import responsible_for_node
 from muster_informers.handlers.base import BaseEventHandler
 from muster_informers.handlers.default import DefaultEventHandler
-from muster_informers.native_handler import CallResult, HandlerCall, word_of
+from muster_informers.native_handler import CallResult, HandlerCall, node_patch
 from muster_informers.registry import Registry
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
@@ -375,7 +375,7 @@ SAID = ExternalNode("n", {"vcore": 8, "memory": 8}, {"vcore": 1}, {"zone": "a"})
     ],
 )
 def test_the_word_of_a_handler_is_what_it_says_beside_the_rm(put: ExternalNode, word: ExternalNode | None) -> None:
-    assert word_of(SAID, put) == word
+    assert node_patch(SAID, put) == word
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ from muster_informers.pipe_messages import (
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
 
-_TELL_S, _SAMPLE_S = 0.1, 1.0
+_STATUS_INTERVAL_S, _SAMPLE_S = 0.1, 1.0
 # The check for news takes at most one part in so many of the time.
-_TELL_SHARE = 10
+_STATUS_TIME_DIVISOR = 10
 
 
 class PipeReader:
@@ -100,7 +100,7 @@ class PipeLog:
     def __init__(self, channel: Channel[Message], before: Callable[[], None] = lambda: None) -> None:
         self._channel, self._before = channel, before
         self._writers: list[PipeWriter] = []
-        self._asked = 0
+        self._last_request_number = 0
         self._readers = 0
         self._answers: dict[int, asyncio.Future[LogReply]] = {}
 
@@ -137,8 +137,8 @@ class PipeLog:
 
     async def ask(self, operation: str, reader: int, **more: object) -> LogReply:
         """Asks the parent. Raises the log's error."""
-        self._asked += 1
-        number = self._asked
+        self._last_request_number += 1
+        number = self._last_request_number
         future: asyncio.Future[LogReply] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         try:
@@ -150,7 +150,7 @@ class PipeLog:
             raise error_of(answer.failure)
         return answer
 
-    def take(self, message: AppendResults | LogReply) -> None:
+    def handle_reply(self, message: AppendResults | LogReply) -> None:
         if isinstance(message, AppendResults):
             for writer in self._writers:
                 writer.resolve(message)
@@ -169,7 +169,7 @@ class _StatusReporter:
         self._next_s = 0.0
         self.service: ExternalService | None = None
 
-    def tell(self) -> None:
+    def report(self) -> None:
         began_s = self._clock.monotonic()
         if self.service is None or began_s < self._next_s:
             return
@@ -178,16 +178,16 @@ class _StatusReporter:
             self._last = status
             self._channel.send(status)
         now_s = self._clock.monotonic()
-        self._next_s = now_s + _TELL_SHARE * (now_s - began_s)
+        self._next_s = now_s + _STATUS_TIME_DIVISOR * (now_s - began_s)
 
     async def run(self) -> None:
         sampled_s = self._clock.monotonic() - _SAMPLE_S
         while True:
-            self.tell()
+            self.report()
             if self._clock.monotonic() - sampled_s >= _SAMPLE_S:
                 sampled_s = self._clock.monotonic()
                 self._channel.send(MetricSamples(child_metrics.families()))
-            await asyncio.sleep(_TELL_S)
+            await asyncio.sleep(_STATUS_INTERVAL_S)
 
 
 async def serve(channel: Channel[Message], clock: Clock) -> None:
@@ -199,11 +199,11 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
     logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
     sys.path[:] = begin.path
     teller = _StatusReporter(channel, clock)
-    bus = PipeLog(channel, teller.tell)
+    bus = PipeLog(channel, teller.report)
     settings = ExternalSettings.model_validate(begin.settings)
     topics = Topics(**begin.topics)  # type: ignore[arg-type]
     try:
-        service = ExternalService(settings, bus, topics, clock, begin.partitions, begin.life)
+        service = ExternalService(settings, bus, topics, clock, begin.partitions, begin.incarnation)
     except InvalidExternalSettings as error:
         channel.send(InformersEnded({}, tuple(error.problems)))
         await _stopped(channel, bus)
@@ -214,7 +214,7 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
     await service.start()
     beside = [
         asyncio.create_task(teller.run(), name="teller"),
-        asyncio.create_task(_tell_end(service, channel), name="sync"),
+        asyncio.create_task(_report_sync_failure(service, channel), name="sync"),
     ]
     try:
         (await first_of(received, *beside)).result()
@@ -238,13 +238,13 @@ async def _stopped(channel: Channel[Message], bus: PipeLog, service: ExternalSer
             case StopInformers():
                 return
             case AppendResults() | LogReply():
-                bus.take(message)
+                bus.handle_reply(message)
             case HandlerRequest() if service is not None:
                 judged = await service.call_handler(message.name, 0, message.begins, message.calls)
                 channel.send(HandlerReply(message.number, tuple(judged)))
 
 
-async def _tell_end(service: ExternalService, channel: Channel[Message]) -> None:
+async def _report_sync_failure(service: ExternalService, channel: Channel[Message]) -> None:
     """Reports informers that have not synced in time; the parent decides what follows."""
     try:
         await service.wait()

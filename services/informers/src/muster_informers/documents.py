@@ -61,7 +61,7 @@ VERSION_MAX = 2**63 - 1
 UNREADABLE = "unreadable"
 
 _COMMON = frozenset({"kind", "id", "version"})
-_SHOWN_MAX = 60
+_QUOTED_MAX = 60
 _TEXT_OF_NUMBER_MAX = 64
 # Thousandths of a core: a smaller integer probably means a number of cores.
 _CORES_MIN = 100
@@ -258,7 +258,7 @@ def _unreadable(document: Mapping[Any, object]) -> BadDocument:
 
 def _label(name: object) -> str:
     """Returns a key in a form for messages."""
-    return name if isinstance(name, str) and len(name) <= _SHOWN_MAX and name.isidentifier() else quote(name)
+    return name if isinstance(name, str) and len(name) <= _QUOTED_MAX and name.isidentifier() else quote(name)
 
 
 def _name(value: object, path: str) -> str:

@@ -95,15 +95,17 @@ class FilteringHandler(AnyKindEventHandler):
 @lru_cache(maxsize=16)
 def _ring(instances: frozenset[str]) -> Callable[[str], str]:
     """Returns the function from a name to its scheduler."""
-    points = sorted((_place(f"{instance}#{number}"), instance) for instance in instances for number in range(POINTS))
+    points = sorted(
+        (_ring_point(f"{instance}#{number}"), instance) for instance in instances for number in range(POINTS)
+    )
     places, owners = [point for point, _ in points], [owner for _, owner in points]
 
     def owner(name: str) -> str:
-        return owners[bisect_right(places, _place(name)) % len(owners)]
+        return owners[bisect_right(places, _ring_point(name)) % len(owners)]
 
     return owner
 
 
-def _place(name: str) -> int:
+def _ring_point(name: str) -> int:
     """The point of a name on the ring: the same in every process and every version."""
     return int.from_bytes(blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest())

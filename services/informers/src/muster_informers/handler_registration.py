@@ -21,7 +21,7 @@ Ready = Callable[[], Awaitable[None]]
 class HandlerRegistration:
     """The registration of a handler at an informer.
 
-    :ivar told: the objects that the handler knows, by key: of each the last add or update that succeeded.
+    :ivar delivered: the objects that the handler knows, by key: of each the last add or update that succeeded.
     :ivar doubtful: the keys that were distrusted since.
     """
 
@@ -38,7 +38,7 @@ class HandlerRegistration:
         self.distrust = distrust
         self.forget = forget
         self.ready = ready
-        self.told: dict[SourceKey, ExternalObject] = {}
+        self.delivered: dict[SourceKey, ExternalObject] = {}
         self.doubtful: dict[SourceKey, None] = {}
         self.caught_up = True
         self.tasks: list[asyncio.Task[None]] = []
@@ -55,16 +55,16 @@ class HandlerRegistration:
 
     def deliver(self, key: SourceKey, obj: ExternalObject | None, *, initial: bool) -> None:
         """Gives the handler an object's new state; None: the object was removed. Raises the handler's exceptions."""
-        previous = self.told.get(key)
+        previous = self.delivered.get(key)
         if obj is not None and (self.predicate is None or self.predicate(obj)):
             if previous is None:
                 self._calls[key.kind][0](obj, initial=initial)
             else:
                 self._calls[key.kind][1](previous, obj)
-            self.told[key] = obj
+            self.delivered[key] = obj
             self.doubtful.pop(key, None)
         elif previous is not None:
             # (Forgotten first: if the handler fails, a deletion cannot be tried again.)
-            del self.told[key]
+            del self.delivered[key]
             self.doubtful.pop(key, None)
             self._calls[key.kind][2](previous)

@@ -39,7 +39,7 @@ class StoredObject(NamedTuple):
     :ivar version: from its document; None: it had none.
     """
 
-    what: ExternalObject
+    obj: ExternalObject
     version: int | None
 
 
@@ -70,29 +70,29 @@ class ObjectIndexer:
 
     def __init__(self, indexers: Mapping[str, IndexFunction] | None = None) -> None:
         self._indexers: dict[str, IndexFunction] = {"node": _by_node, **(indexers or {})}
-        self._kept: dict[SourceKey, StoredObject] = {}
+        self._stored: dict[SourceKey, StoredObject] = {}
         # Index → value → keys. Dicts instead of sets: they keep the order.
         self._indices: dict[str, dict[str, dict[SourceKey, None]]] = {name: {} for name in self._indexers}
         self._counts = dict.fromkeys(ExternalKind, 0)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored)
 
     def __iter__(self) -> Iterator[SourceKey]:
-        return iter(self._kept)
+        return iter(self._stored)
 
     def get(self, kind: ExternalKind, object_id: str) -> ExternalObject | None:
         """Returns the object; None: the source has not reported it."""
-        kept = self._kept.get(SourceKey(kind, object_id))
-        return None if kept is None else kept.what
+        kept = self._stored.get(SourceKey(kind, object_id))
+        return None if kept is None else kept.obj
 
     def get_stored(self, key: SourceKey) -> StoredObject | None:
         """Returns the object with its version."""
-        return self._kept.get(key)
+        return self._stored.get(key)
 
     def keys(self, kind: ExternalKind | None = None) -> Sequence[SourceKey]:
         """The keys of all objects, or of those of a kind, in the order in which they were added."""
-        return [key for key in self._kept if kind is None or key.kind is kind]
+        return [key for key in self._stored if kind is None or key.kind is kind]
 
     def count(self, kind: ExternalKind) -> int:
         """Returns the number of objects of a kind."""
@@ -100,30 +100,30 @@ class ObjectIndexer:
 
     def by_index(self, name: str, value: str) -> Sequence[ExternalObject]:
         """The objects for which an indexer gives this value. Raises KeyError: there is no such indexer."""
-        return [self._kept[key].what for key in self._indices[name].get(value, ())]
+        return [self._stored[key].obj for key in self._indices[name].get(value, ())]
 
     def put(self, key: SourceKey, obj: ExternalObject, version: int | None = None) -> None:
         """Stores an object and replaces an earlier state."""
-        kept = self._kept.get(key)
-        if kept is None or kept.what is not obj:
+        kept = self._stored.get(key)
+        if kept is None or kept.obj is not obj:
             if kept is None:
                 self._counts[key.kind] += 1
             else:
-                self._unindex(key, kept.what)
+                self._unindex(key, kept.obj)
             for name, function in self._indexers.items():
                 index = self._indices[name]
                 for value in function(obj):
                     index.setdefault(value, {})[key] = None
-        self._kept[key] = StoredObject(obj, version)
+        self._stored[key] = StoredObject(obj, version)
 
     def remove(self, key: SourceKey) -> None:
         """Removes a stored object."""
-        self._unindex(key, self._kept.pop(key).what)
+        self._unindex(key, self._stored.pop(key).obj)
         self._counts[key.kind] -= 1
 
     def list(self, kind: ExternalKind | None = None) -> Sequence[ExternalObject]:
         """All objects, or those of a kind, in the order in which they were added."""
-        return [kept.what for key, kept in self._kept.items() if kind is None or key.kind is kind]
+        return [kept.obj for key, kept in self._stored.items() if kind is None or key.kind is kind]
 
     def _unindex(self, key: SourceKey, obj: ExternalObject) -> None:
         for name, function in self._indexers.items():

@@ -87,7 +87,7 @@ NOT_WHOLE = "a part of its listing cannot be read and names no object: no object
 # 64 objects take 1 to 3 ms of work.
 SLICE = 64
 # After a watch that lasted so long, the next failure counts as the first of a new series.
-_SETTLED_S = 5.0
+_STABLE_S = 5.0
 # Bounds of what is remembered about objects outside of the store, against sources that invent names without end.
 _DELETIONS_MAX = _UNREAD_MAX = 10_000
 STATE_NUMBERS = {SourceState.LISTING: 0, SourceState.LIVE: 1, SourceState.STALE: 2}
@@ -162,7 +162,7 @@ class SharedIndexInformer:
         self._listing_since: float | None = None
         self._watching = False
         self._failing = False
-        self._heard_at = clock.monotonic()
+        self._last_contact_at = clock.monotonic()
         self._attempt: asyncio.Task[None] | None = None
         self._cut = ""  # the reason why the attempt is cut off
         self._deletions: OrderedDict[SourceKey, int] = OrderedDict()
@@ -214,7 +214,7 @@ class SharedIndexInformer:
     def stop_waiting(self, reason: str) -> None:
         """Ends the wait for the first listing: LISTING becomes STALE. The informer continues to try."""
         if self.state is SourceState.LISTING:
-            self._tell(SourceState.STALE, reason)
+            self._set_state(SourceState.STALE, reason)
 
     @property
     def problems(self) -> Sequence[SourceProblem]:
@@ -241,8 +241,8 @@ class SharedIndexInformer:
     async def run(self) -> None:
         """Follows the source until cancelled, then closes the source."""
         self._running = True
-        began = self._heard_at = self._clock.monotonic()
-        self._tell(SourceState.LISTING, "")
+        began = self._last_contact_at = self._clock.monotonic()
+        self._set_state(SourceState.LISTING, "")
         for registration in self._registrations:
             self._start(registration)
         watchdog = asyncio.create_task(self._watch_over())
@@ -280,7 +280,7 @@ class SharedIndexInformer:
                 self._must_list = True
             del attempt, error  # (kept in this frame, it would be part of a circle through its traceback)
             # 2. choose the time: at once only if the watch was good and only its cursor has expired
-            if self._heard_at >= started and self._clock.monotonic() - started >= _SETTLED_S:
+            if self._last_contact_at >= started and self._clock.monotonic() - started >= _STABLE_S:
                 failures = 0
             if not expired or failures:
                 await self._sleep(backoff_s(failures - expired, self._wait_min_s, self._wait_max_s))
@@ -294,7 +294,7 @@ class SharedIndexInformer:
                 self._note_alive()
             finally:
                 self._listing_since = None
-            self._is_whole = await self._take_listing(listing)
+            self._is_whole = await self._apply_listing(listing)
             self._was_whole |= self._is_whole
             self._listed_at = self._clock.monotonic()
             self._cursor, self._must_list = listing.cursor, False
@@ -313,11 +313,11 @@ class SharedIndexInformer:
                 self._note_alive()
                 if deltas:
                     self._watching = False  # from here on the informer's own time counts, not the source's
-                    await self._take_deltas(deltas)
+                    await self._apply_deltas(deltas)
                     self._watching = True
                     self._note_alive()
                 self._answered()
-                if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
+                if not self._is_whole and self._last_contact_at - self._listed_at >= RELIST_S:
                     raise _IncompleteListing
         finally:
             self._watching = False
@@ -325,7 +325,7 @@ class SharedIndexInformer:
         raise SourceUnavailable("the watch ended")
 
     def _note_alive(self) -> None:
-        self._heard_at = self._clock.monotonic()
+        self._last_contact_at = self._clock.monotonic()
         if self._failing:
             self._failing = False
             self.last_error = ""
@@ -337,7 +337,7 @@ class SharedIndexInformer:
             return
         expected = (SourceState.LIVE, "") if self._was_whole else (SourceState.STALE, NOT_WHOLE)
         if (self.state, self.reason) != expected:
-            self._tell(*expected)
+            self._set_state(*expected)
 
     def _failed(self, error: BaseException | None) -> None:
         text = _text_of(error)
@@ -346,7 +346,7 @@ class SharedIndexInformer:
             self._problems.add("", "", text)
         self._failing, self.last_error = True, text
 
-    def _tell(self, state: SourceState, reason: str) -> None:
+    def _set_state(self, state: SourceState, reason: str) -> None:
         self.state, self.reason = state, sanitize(reason)
         metrics.state.labels(self.name).set(STATE_NUMBERS[state])
         if reason:
@@ -366,7 +366,7 @@ class SharedIndexInformer:
             now_s = self._clock.monotonic()
             is_listing = self._listing_since is not None
             # (While this process gets no processor, no source is heard.)
-            for watchdog, mark in ((heard, self._heard_at), (listing, self._listing_since)):
+            for watchdog, mark in ((heard, self._last_contact_at), (listing, self._listing_since)):
                 if not watchdog.moves(mark):
                     watchdog.look(Reading(now_s, now_s - due_s, self._usage()), self._silent_after_s)
             silent_s = heard.available_s
@@ -383,11 +383,11 @@ class SharedIndexInformer:
             is_lost = self._stale_after_s and (self._failing or is_listing or self._cut)
             if self.state is SourceState.LIVE and is_lost and silent_s >= self._stale_after_s:
                 reason = self._cut or self.last_error or "waiting for a listing"
-                self._tell(SourceState.STALE, f"not heard for {silent_s:.0f} s: {reason}")
+                self._set_state(SourceState.STALE, f"not heard for {silent_s:.0f} s: {reason}")
 
     # ---- listings and changes -------------------------------------------------------------------------------------
 
-    async def _take_listing(self, listing: Listing) -> bool:
+    async def _apply_listing(self, listing: Listing) -> bool:
         """Takes a listing. False: it was not whole."""
         initial = not self._synced.is_set()
         # 1. read all documents
@@ -403,7 +403,7 @@ class SharedIndexInformer:
         for objects in listed.values():
             async for some in self._slices(list(objects.values())):
                 for content in some:
-                    self._take(content, initial=initial, is_listed=True)
+                    self._apply(content, initial=initial, is_listed=True)
         # 3. the objects that are gone; parents last
         gone = [key for key in self.store if key.object_id not in listed[key.kind] and key not in bad]
         gone.sort(key=lambda key: _RANKS[key.kind], reverse=True)
@@ -452,16 +452,16 @@ class SharedIndexInformer:
                 listed[content.kind][content.object_id] = content
         return True
 
-    async def _take_deltas(self, deltas: Sequence[Delta]) -> None:
+    async def _apply_deltas(self, deltas: Sequence[Delta]) -> None:
         untold = ""
         async for some in self._slices(deltas):
             for delta in some:
                 try:
                     if delta.type == ChangeType.DELETED:
                         kind, object_id, version = read_identity(delta.document)
-                        self._take_deletion(SourceKey(kind, object_id), version)
+                        self._apply_deletion(SourceKey(kind, object_id), version)
                     else:
-                        self._take(read_document(delta.document), initial=False)
+                        self._apply(read_document(delta.document), initial=False)
                 except BadDocument as error:
                     self._problem(error.kind, error.object_id, str(error))
                     if error.kind and error.object_id:
@@ -472,21 +472,21 @@ class SharedIndexInformer:
         if untold:
             raise _UnnamedChange(f"a change that names no object: {untold}")
 
-    def _take(self, content: DocumentContent, *, initial: bool, is_listed: bool = False) -> None:
+    def _apply(self, content: DocumentContent, *, initial: bool, is_listed: bool = False) -> None:
         """Takes an object's state. The most likely conditions come first."""
         key, obj, version = SourceKey(content.kind, content.object_id), content.what, content.version
         kept = self.store.get_stored(key)
         # The handlers to call. A handler that doubts the object also gets a known state again.
         to = [registration for registration in self._registrations if key in registration.doubtful]
         if kept is not None:
-            is_same = obj == kept.what
+            is_same = obj == kept.obj
             if version is not None and kept.version is not None and version <= kept.version:
                 if version < kept.version or not to:
                     self._drop(key, version, kept.version, is_same=is_same, is_listed=is_listed)
                     return
             elif is_same and not to:
                 if version is not None:
-                    self.store.put(key, kept.what, version)
+                    self.store.put(key, kept.obj, version)
                 self._counts["DROPPED"] += 1
                 return
             self._counts[ChangeType.MODIFIED] += 1
@@ -516,7 +516,7 @@ class SharedIndexInformer:
             text = f"version {version} is listed and {stored_version} is known, expected none that is older"
             self._problem(key.kind, key.object_id, text)
 
-    def _take_deletion(self, key: SourceKey, version: int | None) -> None:
+    def _apply_deletion(self, key: SourceKey, version: int | None) -> None:
         kept = self.store.get_stored(key)
         if version is not None:
             if kept is not None and kept.version is not None and version < kept.version:
@@ -546,7 +546,7 @@ class SharedIndexInformer:
             registration.deliver(key, obj, initial=initial)
         except Exception as error:
             handler = type(registration.handler).__name__
-            location = "" if isinstance(error, ExternalError) else f" ({_place_of(error)})"
+            location = "" if isinstance(error, ExternalError) else f" ({_code_location(error)})"
             text = f"{handler}: {type(error).__name__}: {masked_text(str(error))}{location}"
             self._problem(key.kind, key.object_id, text)
             self._distrust(key, (registration,), obj if isinstance(obj, ExternalAllocation) else None)
@@ -623,18 +623,18 @@ class SharedIndexInformer:
             if not keys:
                 await self._sleep(pause_s)
             async for some in self._slices(keys, pause_s):
-                self._give(registration, some, initial=False)
+                self._deliver_stored(registration, some, initial=False)
 
     async def _catch_up(self, registration: HandlerRegistration) -> None:
         """Gives the objects in the store to a late handler. Meanwhile it gets changes like every handler."""
         async for some in self._slices(self.store.keys()):
-            self._give(registration, [key for key in some if key not in registration.told], initial=True)
+            self._deliver_stored(registration, [key for key in some if key not in registration.delivered], initial=True)
         registration.caught_up = True
 
-    def _give(self, registration: HandlerRegistration, keys: Iterable[SourceKey], *, initial: bool) -> None:
+    def _deliver_stored(self, registration: HandlerRegistration, keys: Iterable[SourceKey], *, initial: bool) -> None:
         for key in keys:
             if kept := self.store.get_stored(key):
-                self._deliver(registration, key, kept.what, initial=initial)
+                self._deliver(registration, key, kept.obj, initial=initial)
 
     def _problem(self, kind: str, object_id: str, text: str) -> None:
         metrics.problems.labels(self.name).inc()
@@ -658,10 +658,10 @@ def _text_of(error: BaseException | None) -> str:
         return sanitize(masked_text(str(error)) or type(error).__name__)
     if error is None:
         return "the watch ended"
-    return sanitize(f"{type(error).__name__}: {masked_text(str(error))} ({_place_of(error)})")
+    return sanitize(f"{type(error).__name__}: {masked_text(str(error))} ({_code_location(error)})")
 
 
-def _place_of(error: BaseException) -> str:
+def _code_location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
 

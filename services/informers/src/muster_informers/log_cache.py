@@ -57,7 +57,7 @@ RECORD_BYTES_MAX = 256 * 1024
 LINGER_S = 0.01
 # With more pending objects, a caller of put() should wait (``ready``). 5,000 hosts with four VMs each stay below.
 PENDING_MAX = 50_000
-PARTS_MAX = 4
+SEGMENTS_MAX = 4
 
 _RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
 
@@ -89,7 +89,7 @@ class _PendingChanges:
     def __bool__(self) -> bool:
         return bool(self.changes) or self.note is not None or bool(self.waiters)
 
-    def take(self, later: _PendingChanges) -> None:
+    def merge(self, later: _PendingChanges) -> None:
         """Adds the changes of a later part, and ends with that part's note."""
         for key, change in later.changes.items():
             earlier = self.changes.get(key)
@@ -155,7 +155,7 @@ class LogCache:
         on_problem: OnProblem | None = None,
     ) -> None:
         self.last_error = ""
-        self._rm_id, self._partition, self._source, self._life = rm_id, partition, source, life
+        self._rm_id, self._partition, self._source, self._incarnation = rm_id, partition, source, life
         self._topic, self._log_partition, self._key = topic, log_partition, rm_id.encode()
         self._writer = writer
         self._clock = clock
@@ -168,14 +168,14 @@ class LogCache:
         self._on_problem = on_problem
         self._log = log.bind(source=source, rm=rm_id, partition=partition)
         # -- waiting: parts that a note ended, then the open one; and the part that is being written
-        self._parts: deque[_PendingChanges] = deque()
+        self._segments: deque[_PendingChanges] = deque()
         self._open = _PendingChanges()
         self._writing: _PendingChanges | None = None
-        self._known: set[SourceKey] = set()  # objects that this life has put, on the log or on the way there
+        self._put_keys: set[SourceKey] = set()  # objects that this life has put, on the log or on the way there
         # -- waiting tasks
         self._woken = asyncio.Event()  # changes or notes wait to be written
         self._hurry = asyncio.Event()  # a caller waits for the write
-        self._room: list[asyncio.Future[None]] = []
+        self._capacity_waiters: list[asyncio.Future[None]] = []
         self._ended: BaseException | None = None
 
     @property
@@ -186,7 +186,7 @@ class LogCache:
     def pending(self) -> int:
         """How many objects are not on the log yet."""
         writing = len(self._writing.changes) if self._writing is not None else 0
-        return writing + sum(len(part.changes) for part in self._parts) + len(self._open.changes)
+        return writing + sum(len(part.changes) for part in self._segments) + len(self._open.changes)
 
     # ---- calls of handlers ----------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class LogCache:
         change = ExternalChange(*key, what)
         check(change)
         self._open.doubted.pop(key, None)
-        self._say(key, change)
+        self._enqueue(key, change)
 
     def delete(self, kind: ExternalKind, object_id: str) -> None:
         """Removes an object that does not exist any more. Raises BadDocument: no object can have this id."""
@@ -205,12 +205,12 @@ class LogCache:
         check(change)
         self._open.doubted.pop(key, None)
         waiting = self._open.changes.get(key)
-        if waiting is not None and waiting.what is not None and not self._is_known(key):
+        if waiting is not None and waiting.what is not None and not self._was_put(key):
             # The object was put and removed before it was written, so the log never gets it. (If an earlier life wrote
             # it, it ends with the other objects that this life has not named.)
             del self._open.changes[key]
             return
-        self._say(key, change)
+        self._enqueue(key, change)
 
     def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
         """Marks the object's last state as unreliable until it is put again.
@@ -222,7 +222,7 @@ class LogCache:
         if waiting is None:
             change = ExternalChange(*key, believed, stale=True)
             check(change)
-            self._say(key, change)
+            self._enqueue(key, change)
         elif waiting.what is not None:
             self._open.doubted[key] = None
         # (An object that is stale or removed stays so.)
@@ -234,8 +234,8 @@ class LogCache:
         part.note = SourceStateNote(state, drains, reason)
         if not part.changes:
             part.since = self._clock.monotonic()
-        self._parts.append(part)
-        if len(self._parts) > PARTS_MAX:
+        self._segments.append(part)
+        if len(self._segments) > SEGMENTS_MAX:
             self._merge()
         self._hurry.set()
         self._woken.set()
@@ -244,12 +244,12 @@ class LogCache:
         """Returns when there is room for more. A handler that puts many objects in a loop waits here."""
         while self.pending >= self._pending_max and self._ended is None:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(room)
+            self._capacity_waiters.append(room)
             await room
 
     async def wait_flushed(self) -> None:
         """Returns when all earlier changes and notes are durable. Raises LogClosed: they never will be."""
-        parts = [part for part in (self._writing, *self._parts, self._open) if part]
+        parts = [part for part in (self._writing, *self._segments, self._open) if part]
         if not parts:
             return
         if self._ended is not None:
@@ -274,14 +274,14 @@ class LogCache:
                     self._writing = part
                     await self._write(part)
                     self._writing = None
-                    self._wrote(part)
+                    self._on_written(part)
                     if self._is_paced and part.note is None and not part.waiters:
                         await self._linger(len(part.changes) / self._per_s_max)
         except BaseException as error:
             self._end(error)
             raise
 
-    def _say(self, key: SourceKey, change: ExternalChange) -> None:
+    def _enqueue(self, key: SourceKey, change: ExternalChange) -> None:
         open_part = self._open
         if not open_part.changes:
             open_part.since = self._clock.monotonic()
@@ -295,18 +295,18 @@ class LogCache:
             self._hurry.set()
         self._woken.set()
 
-    def _is_known(self, key: SourceKey) -> bool:
-        return key in self._known or any(key in part.changes for part in self._parts)
+    def _was_put(self, key: SourceKey) -> bool:
+        return key in self._put_keys or any(key in part.changes for part in self._segments)
 
     def _merge(self) -> None:
         """Merges the waiting parts into one, except the beginning of a life."""
-        first = self._parts.popleft()
+        first = self._segments.popleft()
         heads = [first]
         if first.note is not None and first.note.state is SourceState.LISTING:
-            heads.append(self._parts.popleft())
-        while self._parts:
-            heads[-1].take(self._parts.popleft())
-        self._parts.extend(heads)
+            heads.append(self._segments.popleft())
+        while self._segments:
+            heads[-1].merge(self._segments.popleft())
+        self._segments.extend(heads)
 
     async def _linger(self, seconds: float) -> None:
         """Waits for more changes, until a caller waits for the present ones."""
@@ -324,8 +324,8 @@ class LogCache:
         return self._per_s_max > 0 and self._is_live
 
     def _next(self) -> _PendingChanges | None:
-        if self._parts:
-            return self._parts.popleft()
+        if self._segments:
+            return self._segments.popleft()
         if not self._open:
             return None
         if self._is_paced and not self._open.waiters:
@@ -339,9 +339,9 @@ class LogCache:
         changes = part.ordered()
         for key, change in part.changes.items():
             if change.what is not None:
-                self._known.add(key)
+                self._put_keys.add(key)
             elif not change.stale:
-                self._known.discard(key)
+                self._put_keys.discard(key)
         metrics.cache_pending.labels(self._source).set(self.pending)
         batches = [changes[start : start + CHANGES_MAX] for start in range(0, len(changes), CHANGES_MAX)]
         await self._append(batches)
@@ -350,7 +350,7 @@ class LogCache:
             await self._append([[]], part.note)
 
     def _record(self, changes: Sequence[ExternalChange], note: SourceStateNote | None = None) -> OutRecord:
-        value = encode(self._rm_id, self._partition, self._source, self._life, changes, note)
+        value = encode(self._rm_id, self._partition, self._source, self._incarnation, changes, note)
         return OutRecord(self._topic, self._log_partition, self._key, value)
 
     async def _append(self, batches: Sequence[list[ExternalChange]], note: SourceStateNote | None = None) -> None:
@@ -410,12 +410,12 @@ class LogCache:
             try:
                 check(change)
             except BadDocument as error:
-                self._give_up(change, error)
+                self._drop_change(change, error)
             else:
                 good.append(change)
         return good
 
-    def _give_up(self, change: ExternalChange, error: Exception) -> None:
+    def _drop_change(self, change: ExternalChange, error: Exception) -> None:
         """Drops a change that the log never accepts, and reports it."""
         self._log.error("a change cannot be written", kind=change.kind.value, id=change.object_id, why=str(error))
         if self._on_problem is not None:
@@ -427,21 +427,21 @@ class LogCache:
             middle = len(batch) // 2
             return [batch[:middle], batch[middle:]]
         for change in batch:
-            self._give_up(change, error)
+            self._drop_change(change, error)
         return []
 
-    def _wrote(self, part: _PendingChanges) -> None:
+    def _on_written(self, part: _PendingChanges) -> None:
         now = self._clock.monotonic()
         metrics.cache_seconds.labels(self._source).observe(now - part.since)
         metrics.cache_pending.labels(self._source).set(self.pending)
         for done in part.waiters:
             if not done.done():
                 done.set_result(None)
-        if self._room and self.pending < self._pending_max:
-            self._let_in()
+        if self._capacity_waiters and self.pending < self._pending_max:
+            self._wake_capacity_waiters()
 
-    def _let_in(self) -> None:
-        waiting, self._room = self._room, []
+    def _wake_capacity_waiters(self) -> None:
+        waiting, self._capacity_waiters = self._capacity_waiters, []
         for room in waiting:
             if not room.done():
                 room.set_result(None)
@@ -449,8 +449,8 @@ class LogCache:
     def _end(self, error: BaseException) -> None:
         """Ends the cache: waiting tasks get the error."""
         self._ended = error if isinstance(error, LogError) else LogError("the cache is closed")
-        self._let_in()
-        for part in (self._writing, *self._parts, self._open):
+        self._wake_capacity_waiters()
+        for part in (self._writing, *self._segments, self._open):
             for done in part.waiters if part is not None else ():
                 if not done.done():
                     done.set_exception(self._ended)

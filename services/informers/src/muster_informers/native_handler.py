@@ -83,7 +83,7 @@ class HandlerCall(msgspec.Struct, array_like=True, frozen=True):
     :param may_refuse: the RM can get a rejection of it.
     """
 
-    told: ObjectEvent
+    event: ObjectEvent
     initial: bool = False
     may_refuse: bool = False
     node: ExternalNode | None = None
@@ -94,7 +94,7 @@ class HandlerCall(msgspec.Struct, array_like=True, frozen=True):
     old_allocation: ExternalAllocation | None = None
 
     @property
-    def what(self) -> RmObject:
+    def obj(self) -> RmObject:
         """The object as the RM now reports it; for DELETE the last state."""
         obj = self.node or self.application or self.allocation
         assert obj is not None, "a call is about an object"
@@ -132,7 +132,7 @@ class CallResult(msgspec.Struct, array_like=True, frozen=True):
     failed: bool = False
 
 
-_TAKEN = CallResult()
+_ACCEPTED = CallResult()
 
 
 def timeout_of(name: str, options: Options) -> float:
@@ -150,7 +150,7 @@ def timeout_of(name: str, options: Options) -> float:
     return float(timeout_s)
 
 
-def word_of(reported: ExternalNode, put: ExternalNode) -> ExternalNode | None:
+def node_patch(reported: ExternalNode, put: ExternalNode) -> ExternalNode | None:
     """A handler's change of the RM's node; None: it changed nothing."""
     has, puts = reported.capacity or {}, put.capacity or {}
     capacity = {name: amount for name, amount in puts.items() if name not in has or amount < has[name]}
@@ -170,11 +170,11 @@ def word_of(reported: ExternalNode, put: ExternalNode) -> ExternalNode | None:
 
 def failure(call: HandlerCall, reason: str, *, drains: bool) -> CallResult:
     """Returns the result of a call on which the handler failed."""
-    if not drains or call.told is ObjectEvent.DELETE:
+    if not drains or call.event is ObjectEvent.DELETE:
         return CallResult(failed=True)
-    is_there = call.told is ObjectEvent.UPDATE or call.initial
-    if isinstance(call.what, ExternalNode) and is_there:
-        closed = ExternalNode(call.what.node_id, schedulable=False, brings=False)
+    is_there = call.event is ObjectEvent.UPDATE or call.initial
+    if isinstance(call.obj, ExternalNode) and is_there:
+        closed = ExternalNode(call.obj.node_id, schedulable=False, brings=False)
         return CallResult(
             changes=(change_bytes(ExternalChange(ExternalKind.NODE, closed.node_id, closed)),), failed=True
         )
@@ -210,28 +210,28 @@ class NativeCache:
         call is under way.
         """
         key = key_of(what)
-        if key == self._during():
+        if key == self._current_key():
             if isinstance(what, ExternalNode):
                 check(ExternalChange(*key, what))
             self.put_object = what
         else:
-            self._say(ExternalChange(*key, what))
+            self._add_change(ExternalChange(*key, what))
 
     def delete(self, kind: ExternalKind, object_id: str) -> None:
         """Deletes an object."""
-        if SourceKey(kind, object_id) == self._during():
+        if SourceKey(kind, object_id) == self._current_key():
             self.put_object = None
         else:
-            self._say(ExternalChange(kind, object_id, None))
+            self._add_change(ExternalChange(kind, object_id, None))
 
     def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
         """Marks an object's last state as unreliable."""
-        if SourceKey(kind, object_id) == self._during():
+        if SourceKey(kind, object_id) == self._current_key():
             self.put_object = None
         else:
-            self._say(ExternalChange(kind, object_id, believed, stale=True))
+            self._add_change(ExternalChange(kind, object_id, believed, stale=True))
 
-    def _during(self) -> SourceKey:
+    def _current_key(self) -> SourceKey:
         if self._about is None:
             raise NotTaken(
                 f"source {self._source}: no call is under way, expected put, delete and distrust within a call about "
@@ -239,7 +239,7 @@ class NativeCache:
             )
         return self._about
 
-    def _say(self, change: ExternalChange) -> None:
+    def _add_change(self, change: ExternalChange) -> None:
         check(change)
         self.others[SourceKey(change.kind, change.object_id)] = change
 
@@ -298,7 +298,7 @@ class NativeHandler:
 
     def call(self, calls: Sequence[HandlerCall]) -> list[CallResult]:
         """Calls the handler in this order."""
-        return [self._judge(call) for call in calls]
+        return [self._evaluate(call) for call in calls]
 
     def problem(self) -> str:
         """Returns the handler's present failures, for people; "": none."""
@@ -311,11 +311,11 @@ class NativeHandler:
         more = f" (and on {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
         return f"informer {self.name} ({NATIVE}): {reason} on {kind} {object_id}{more}, which is {then}"
 
-    def _judge(self, call: HandlerCall) -> CallResult:
-        obj = call.what
+    def _evaluate(self, call: HandlerCall) -> CallResult:
+        obj = call.obj
         key = key_of(obj)
         # 1. the filter
-        if self._instances and isinstance(obj, ExternalNode) and call.told is not ObjectEvent.DELETE:
+        if self._instances and isinstance(obj, ExternalNode) and call.event is not ObjectEvent.DELETE:
             owner = owner_of_node(obj.node_id, self._instances)
             if owner != self._instance:
                 self._failed.pop(key, None)
@@ -328,7 +328,7 @@ class NativeHandler:
             return failure(call, self._broken, drains=self.drains)
         self._cache.begin(obj)
         try:
-            self._tell(call)
+            self._invoke(call)
         except (NotTaken, BadDocument) as error:
             self._failed.pop(key, None)
             return self._refusal(call, sanitize(masked_text(str(error))))
@@ -339,30 +339,32 @@ class NativeHandler:
         self._failed.pop(key, None)
         # 3. the objects that it put
         others = [change_bytes(change) for change in self._cache.others.values()]
-        if call.told is ObjectEvent.DELETE:
+        if call.event is ObjectEvent.DELETE:
             if isinstance(obj, ExternalNode):
-                others.append(_no_word(obj))
-            return CallResult(changes=tuple(others)) if others else _TAKEN
+                others.append(_no_node_patch(obj))
+            return CallResult(changes=tuple(others)) if others else _ACCEPTED
         put = self._cache.put_object
         if put is None:
             return self._refusal(call, f"it did not put {key.kind} {key.object_id} into its cache")
         if isinstance(obj, ExternalNode):
             assert isinstance(put, ExternalNode)
-            word = word_of(obj, put)
-            node_change = _no_word(obj) if word is None else change_bytes(ExternalChange(key.kind, key.object_id, word))
+            word = node_patch(obj, put)
+            node_change = (
+                _no_node_patch(obj) if word is None else change_bytes(ExternalChange(key.kind, key.object_id, word))
+            )
             return CallResult(changes=(*others, node_change))
         if put != obj:
             self._problems.add(
                 key.kind, key.object_id, "the handler changed it, which only nodes can be: taken as it was said"
             )
-        return CallResult(changes=tuple(others)) if others else _TAKEN
+        return CallResult(changes=tuple(others)) if others else _ACCEPTED
 
-    def _tell(self, call: HandlerCall) -> None:
-        obj, old = call.what, call.old
-        method: Any = getattr(self._handler, f"{call.told}_{kind_of(obj)}")
-        if call.told is ObjectEvent.ADD:
+    def _invoke(self, call: HandlerCall) -> None:
+        obj, old = call.obj, call.old
+        method: Any = getattr(self._handler, f"{call.event}_{kind_of(obj)}")
+        if call.event is ObjectEvent.ADD:
             method(obj, initial=call.initial)
-        elif call.told is ObjectEvent.UPDATE:
+        elif call.event is ObjectEvent.UPDATE:
             method(old, obj)
         else:
             method(obj)
@@ -373,10 +375,10 @@ class NativeHandler:
     def _refused(self, call: HandlerCall, reason: str) -> CallResult:
         if call.may_refuse:
             return CallResult(reason)
-        if isinstance(call.what, ExternalNode) and call.told is not ObjectEvent.DELETE:
+        if isinstance(call.obj, ExternalNode) and call.event is not ObjectEvent.DELETE:
             # The node cannot be refused any more, so it takes no new allocations.
             return failure(call, "", drains=True)
-        return _TAKEN
+        return _ACCEPTED
 
     def _failure(self, call: HandlerCall, key: SourceKey, error: Exception) -> CallResult:
         reason = sanitize(
@@ -384,12 +386,12 @@ class NativeHandler:
         )
         metrics.problems.labels(self.name).inc()
         self._problems.add(key.kind, key.object_id, reason)
-        if call.told is not ObjectEvent.DELETE:
+        if call.event is not ObjectEvent.DELETE:
             self._failed[key] = reason
             if len(self._failed) > _FAILED_MAX:
                 del self._failed[next(iter(self._failed))]
         return failure(call, reason, drains=self.drains)
 
 
-def _no_word(node: ExternalNode) -> bytes:
+def _no_node_patch(node: ExternalNode) -> bytes:
     return change_bytes(ExternalChange(ExternalKind.NODE, id_of(node), None))

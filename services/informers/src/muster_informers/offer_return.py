@@ -42,7 +42,7 @@ BATCH_MAX = 100
 _READ_RECORDS, _READ_S = 1_000, 1.0
 
 
-def taker_of(source: ListWatch) -> OfferTaker | None:
+def offer_target(source: ListWatch) -> OfferTaker | None:
     """Returns the source if it has offers; else None."""
     return cast("OfferTaker", source) if callable(getattr(source, "give_back", None)) else None
 
@@ -86,7 +86,7 @@ class OfferReturner:
 
     async def run(self) -> None:
         """Follows the topic and gives offers back, until cancelled. Raises LogClosed."""
-        giving = asyncio.create_task(self._give_back())
+        giving = asyncio.create_task(self._return_offers())
         try:
             failures = 0
             while True:
@@ -126,7 +126,7 @@ class OfferReturner:
                 self._is_due.set()
             for record in await reader.read(_READ_RECORDS, _READ_S):
                 if (read := self._offer(record)) is not None:
-                    self._take(*read)
+                    self._set_returned(*read)
 
     def _offer(self, record: Record) -> tuple[str, bool] | None:
         """(id, whether it is returned) of an offer of the source; None: another record."""
@@ -140,13 +140,13 @@ class OfferReturner:
         except (DecodeError, ValueError):
             return None  # recovery reports the problem
 
-    def _take(self, offer_id: str, is_returned: bool) -> None:
+    def _set_returned(self, offer_id: str, is_returned: bool) -> None:
         if is_returned:
             self._due[offer_id] = None
         else:
             self._due.pop(offer_id, None)
 
-    async def _give_back(self) -> None:
+    async def _return_offers(self) -> None:
         failures = 0
         while True:
             await self._is_due.wait()

@@ -84,23 +84,23 @@ class PipeLogServer:
 
     async def _answer(self, ask: LogRequest) -> None:
         try:
-            answer = await self._asked(ask)
+            answer = await self._reply_to(ask)
         except LogError as error:
             answer = LogReply(ask.number, failure=failure_of(error))
         self._channel.send(answer)
 
-    async def _asked(self, ask: LogRequest) -> LogReply:
-        if ask.what == "open":
+    async def _reply_to(self, ask: LogRequest) -> LogReply:
+        if ask.operation == "open":
             reader = self._readers[ask.reader] = await self._log.reader(ask.topic, ask.partition, ask.offset)
             return LogReply(ask.number, reader.position)
-        if ask.what == "close":
+        if ask.operation == "close":
             if (closed := self._readers.pop(ask.reader, None)) is not None:
                 await closed.close()
             return LogReply(ask.number)
         reader = self._readers[ask.reader]
-        if ask.what == "first":
+        if ask.operation == "first":
             return LogReply(ask.number, await reader.first_offset())
-        if ask.what == "end":
+        if ask.operation == "end":
             return LogReply(ask.number, await reader.end_offset())
         return await self._read(ask, reader)
 

@@ -43,7 +43,7 @@ class StartInformers(message_channel.Message):
     settings: dict[str, object]
     topics: dict[str, object]
     partitions: tuple[int, ...]
-    life: str
+    incarnation: str
     log_level: str
     log_format: str
     path: tuple[str, ...]
@@ -59,7 +59,7 @@ class ReadRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LogReply(message_channel.Message):
-    """:param number: the Ask's.
+    """:param number: the LogRequest's.
     :param offset: the position after the records read, or the requested offset.
     """
 
@@ -81,10 +81,10 @@ class HandlerRequest(message_channel.Message):
 
 
 class HandlerReply(message_channel.Message):
-    """:param number: the Judge's."""
+    """:param number: the HandlerRequest's."""
 
     number: int
-    judged: tuple[CallResult, ...]
+    results: tuple[CallResult, ...]
 
 
 class StopInformers(message_channel.Message):
@@ -98,7 +98,7 @@ class LogRequest(message_channel.Message):
 
     number: int
     reader: int
-    what: Literal["open", "read", "first", "end", "close"]
+    operation: Literal["open", "read", "first", "end", "close"]
     topic: str = ""
     partition: int = 0
     offset: int | None = None
@@ -108,11 +108,11 @@ class LogRequest(message_channel.Message):
 
 class InformersStatus(message_channel.Message):
     """:param synced: the scheduler waits for no source any more.
-    :param known: the sources that have synced once.
+    :param synced_once: the sources that have synced once.
     """
 
     synced: bool
-    known: tuple[str, ...]
+    synced_once: tuple[str, ...]
     problems: tuple[str, ...]
 
 

@@ -37,24 +37,24 @@ class SourceProblems:
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
         self._clock = clock
         self._log = log
-        self._kept: OrderedDict[tuple[str, str, str], SourceProblem] = OrderedDict()
+        self._problems: OrderedDict[tuple[str, str, str], SourceProblem] = OrderedDict()
         self._lines, self._lines_since = 0, clock.monotonic()
 
     def newest(self) -> Sequence[SourceProblem]:
         """Returns the problems, newest first; at most :data:`PROBLEMS_MAX`."""
-        return list(reversed(self._kept.values()))
+        return list(reversed(self._problems.values()))
 
     def add(self, kind: str, object_id: str, text: str) -> None:
         """Records a problem; counts a known one."""
         kind, object_id, text = str(kind), sanitize(object_id), sanitize(text)
         now_ns = self._clock.now_ns()
-        if existing := self._kept.get((kind, object_id, text)):
+        if existing := self._problems.get((kind, object_id, text)):
             existing.at_ns, existing.count = now_ns, existing.count + 1
-            self._kept.move_to_end((kind, object_id, text))
+            self._problems.move_to_end((kind, object_id, text))
             return
-        self._kept[kind, object_id, text] = SourceProblem(kind, object_id, text, now_ns)
-        if len(self._kept) > PROBLEMS_MAX:
-            self._kept.popitem(last=False)
+        self._problems[kind, object_id, text] = SourceProblem(kind, object_id, text, now_ns)
+        if len(self._problems) > PROBLEMS_MAX:
+            self._problems.popitem(last=False)
         now = self._clock.monotonic()
         if now - self._lines_since >= LINES_WINDOW_S:
             self._lines, self._lines_since = 0, now

@@ -59,7 +59,7 @@ from muster_informers.pipe_messages import (
 )
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings, InformerTable
-from muster_informers.sync_gate import SyncGate, life_again
+from muster_informers.sync_gate import SyncGate, restarted_incarnation
 
 log = structlog.get_logger(__name__)
 
@@ -99,20 +99,20 @@ class ExternalProcess:
         self._topics = topics
         self._clock = clock
         self._partitions = tuple(partitions)
-        self._life = life
+        self._incarnation = life
         self._wait_min_s = wait_min_s
         self._available_s = available_s
         self._samples = ChildSamples()
         self._writer: LogWriter | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._begun_s = clock.monotonic()
         # -- the child's state
         self._child: _InformerChild | None = None
-        self._told: InformersStatus | None = None
-        self._known: set[str] = set()
+        self._status: InformersStatus | None = None
+        self._synced_once: set[str] = set()
         self._synced = False
-        self._gone = ""  # why no child runs; "": one runs
+        self._exit_reason = ""  # why no child runs; "": one runs
         # ``first`` is done when all informers have synced, or never will; ``over`` when the children have ended for
         # good.
         self._first: asyncio.Future[None] | None = None
@@ -121,7 +121,7 @@ class ExternalProcess:
         self._starts = 0
         self._number = 0
         self._runs = asyncio.Event()
-        self._asked = 0
+        self._last_request_number = 0
         self._answers: dict[int, asyncio.Future[HandlerReply]] = {}
 
     @property
@@ -146,7 +146,7 @@ class ExternalProcess:
         self._writer = await self._log.writer("external")
         self._begun_s = self._clock.monotonic()
         self._samples.begin()
-        self._keeping = asyncio.create_task(self._keep(), name="external-process")
+        self._supervisor = asyncio.create_task(self._run_children(), name="external-process")
 
     async def wait(self) -> None:
         """Returns when the service was stopped. Raises NotSynced: a required informer has not synced in time."""
@@ -159,22 +159,22 @@ class ExternalProcess:
         """Ends the child, in bounded time."""
         self._stopping.set()
         self._runs.set()
-        if self._keeping is not None:
+        if self._supervisor is not None:
             if self._child is not None:
-                self._child.tell_to_stop()
-            await asyncio.wait({self._keeping}, timeout=STOP_TIMEOUT_S)
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+                self._child.request_stop()
+            await asyncio.wait({self._supervisor}, timeout=STOP_TIMEOUT_S)
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
             self._samples.end()
         if self._writer is not None:
             with contextlib.suppress(LogError):
                 await self._writer.close()
 
     def problems(self) -> list[str]:
-        if self._told is not None and not self._gone:
-            return list(self._told.problems)
+        if self._status is not None and not self._exit_reason:
+            return list(self._status.problems)
         return [self._problem(name) for name in self._tables] + [
-            f"informer {name} ({NATIVE}): {self._gone or 'its process begins'}" for name in self._natives
+            f"informer {name} ({NATIVE}): {self._exit_reason or 'its process begins'}" for name in self._natives
         ]
 
     # ---- the RM's own objects ----------------------------------------------------------------------------------------
@@ -197,13 +197,13 @@ class ExternalProcess:
         child = self._child
         if child is None or life != self._number:
             raise HandlerExited(f"the informers' process {life}")
-        self._asked += 1
-        number = self._asked
+        self._last_request_number += 1
+        number = self._last_request_number
         answer: asyncio.Future[HandlerReply] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
             child.send(HandlerRequest(number, name, begins, tuple(calls)))
-            return (await answer).judged
+            return (await answer).results
         finally:
             self._answers.pop(number, None)
 
@@ -217,21 +217,23 @@ class ExternalProcess:
             self._child.kill(f"was ended: {reason}")
 
     def _problem(self, name: str) -> str:
-        table, reason = self._tables[name], self._gone or "their process begins"
+        table, reason = self._tables[name], self._exit_reason or "their process begins"
         who = f"informer {name} ({table.kind})"
-        if name not in self._known and not self._synced:
+        if name not in self._synced_once and not self._synced:
             return f"{who} has not synced: {reason}"
         then = "its nodes take no new allocations" if table.when_lost == "drain" else "its last report still counts"
         return f"{who}: {reason}; {then}"
 
     # ---- one child after the other -----------------------------------------------------------------------------------
 
-    async def _keep(self) -> None:
+    async def _run_children(self) -> None:
         assert self._first is not None
         assert self._over is not None
         late = asyncio.create_task(self._watch_start(), name="external-process-start")
         try:
-            await keep_running(self._run, self._is_gone, self._stopping, self._clock.monotonic, self._wait_min_s)
+            await keep_running(
+                self._run, self._on_child_exited, self._stopping, self._clock.monotonic, self._wait_min_s
+            )
         except LogClosed:
             pass  # the process ends
         except Exception as error:
@@ -243,18 +245,18 @@ class ExternalProcess:
                 if not future.done():
                     future.set_result(None)
 
-    async def _is_gone(self, reason: str, again_after_s: float) -> None:
-        self._gone = f"the informers' process {reason}; {_AGAIN}"
-        self._told = None
+    async def _on_child_exited(self, reason: str, again_after_s: float) -> None:
+        self._exit_reason = f"the informers' process {reason}; {_AGAIN}"
+        self._status = None
         self._samples.mark_stale()
         log.error("the informers' process is gone", why=reason, again_after_s=again_after_s)
-        await self._note_lost(life_again(self._life, self._starts))
+        await self._note_lost(restarted_incarnation(self._incarnation, self._starts))
 
     async def _run(self) -> str:
         """Runs a child to its end. Returns the reason of the end."""
         assert self._writer is not None
         self._starts += 1
-        life = life_again(self._life, self._starts)
+        life = restarted_incarnation(self._incarnation, self._starts)
         metrics.process_starts.inc()
         try:
             child = await _InformerChild.start(self._writer, self._log, self._offers(), self._clock)
@@ -266,8 +268,8 @@ class ExternalProcess:
             self._number += 1
             self._runs.set()
             if self._stopping.is_set():
-                child.tell_to_stop()
-            return await child.listen(self._take, self._available_s)
+                child.request_stop()
+            return await child.listen(self._handle, self._available_s)
         finally:
             self._child = None
             if not self._stopping.is_set():
@@ -281,12 +283,12 @@ class ExternalProcess:
         informer_settings: dict[str, dict[str, object]] = settings["informers"]  # type: ignore[assignment]
         for name in self._tables:
             # The scheduler waits only for the first sync of a required informer, not for that of a restarted one.
-            if self._synced or name in self._known:
+            if self._synced or name in self._synced_once:
                 informer_settings[name]["required"] = False
         if not self._synced:
             spent_s = self._clock.monotonic() - self._begun_s
             settings["sync_timeout_s"] = max(1.0, self._settings.sync_timeout_s - spent_s)
-            if life == self._life:
+            if life == self._incarnation:
                 settings["sync_timeout_s"] = self._settings.sync_timeout_s
         level, form = logs.configured()
         return StartInformers(settings, asdict(self._topics), self._partitions, life, level, form, tuple(sys.path))
@@ -298,7 +300,7 @@ class ExternalProcess:
             for name, table in self._tables.items()
         )
 
-    def _take(self, message: HandlerReply | InformersStatus | MetricSamples | InformersEnded) -> None:
+    def _handle(self, message: HandlerReply | InformersStatus | MetricSamples | InformersEnded) -> None:
         assert self._first is not None
         match message:
             case HandlerReply():
@@ -306,8 +308,8 @@ class ExternalProcess:
                 if answer is not None and not answer.done():
                     answer.set_result(message)
             case InformersStatus():
-                self._told, self._gone = message, ""
-                self._known.update(message.known)
+                self._status, self._exit_reason = message, ""
+                self._synced_once.update(message.synced_once)
                 if message.synced and not self._synced:
                     self._synced = True
                     if not self._first.done():
@@ -328,14 +330,14 @@ class ExternalProcess:
         """Fails the start when the child does not even report that it is late."""
         assert self._first is not None
         allowed_s = self._settings.sync_timeout_s + BEGIN_AVAILABLE_S
-        await until_stuck(lambda: self._told is not None, self.usage, lambda: allowed_s)
+        await until_stuck(lambda: self._status is not None, self.usage, lambda: allowed_s)
         while not self._synced and not self._first.done():
             late = {
-                name: self._gone or "their process is silent"
+                name: self._exit_reason or "their process is silent"
                 for name, table in self._tables.items()
-                if table.required and name not in self._known
+                if table.required and name not in self._synced_once
             }
-            if late and self._told is None:
+            if late and self._status is None:
                 _fail(self._first, NotSynced(self._settings.sync_timeout_s, late))
             await asyncio.sleep(1.0)
 
@@ -343,9 +345,9 @@ class ExternalProcess:
         """Writes to the log that the sources are lost, each with its own ``when_lost``. Raises LogClosed."""
         assert self._writer is not None
         for name, table in self._tables.items():
-            if table.required and name not in self._known:
+            if table.required and name not in self._synced_once:
                 continue  # the scheduler decides nothing before it has synced
-            note = SourceStateNote(SourceState.STALE, table.when_lost == "drain", sanitize(self._gone))
+            note = SourceStateNote(SourceState.STALE, table.when_lost == "drain", sanitize(self._exit_reason))
             value = encode(table.rm, table.partition_name, name, life, (), note)
             record = OutRecord(self._topics.requests, self._topics.partition_of(table.rm), table.rm.encode(), value)
             failures = 0
@@ -373,7 +375,7 @@ class _InformerChild:
         clock: Clock,
     ) -> None:
         self._child, self._channel = child, channel
-        self._log_end = PipeLogServer(channel, writer, bus, offers, clock, self._cannot_be_served)
+        self._log_server = PipeLogServer(channel, writer, bus, offers, clock, self._cannot_be_served)
 
     @classmethod
     async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _InformerChild:
@@ -389,13 +391,13 @@ class _InformerChild:
         return self._child.usage()
 
     def begin(self, begin: StartInformers) -> None:
-        log.info("the informers' process was started", pid=self.pid, life=begin.life)
+        log.info("the informers' process was started", pid=self.pid, life=begin.incarnation)
         self._channel.send(begin)
 
     def send(self, message: HandlerRequest) -> None:
         self._channel.send(message)
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self._channel.send(StopInformers())
 
     def kill(self, reason: str) -> None:
@@ -415,18 +417,18 @@ class _InformerChild:
         def heard(message: Message) -> None:
             match message:
                 case Append() | LogRequest():
-                    self._log_end.handle(message)
+                    self._log_server.handle(message)
                 case HandlerReply() | InformersStatus() | MetricSamples() | InformersEnded():
                     take(message)
                 case _:
                     raise ValueError(f"a {type(message).__name__}")
 
-        return await self._child.listen(heard, available_s, self._log_end.wait_flushed)
+        return await self._child.listen(heard, available_s, self._log_server.wait_flushed)
 
     async def end(self) -> None:
         """Ends the child and closes the pipe."""
         self._child.kill("was ended")
-        await self._log_end.close()
+        await self._log_server.close()
         await self._child.end()
 
     def _cannot_be_served(self, error: BaseException) -> None:

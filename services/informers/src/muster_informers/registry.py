@@ -64,7 +64,7 @@ class Registry:
         methods: Iterable[str],
         points: Points | None = None,
     ) -> None:
-        self.what = noun
+        self.noun = noun
         self.group = group
         self._wrong = wrong
         self._methods = tuple(methods)
@@ -74,10 +74,10 @@ class Registry:
     def register(self, name: str, factory: Callable[..., Any]) -> None:
         """Registers a factory of this process. Raises DuplicateName: the name is taken, here or in a package."""
         if name in self._registered:
-            raise DuplicateName(self.what, name, (_origin_of(self._registered[name]), _origin_of(factory)))
+            raise DuplicateName(self.noun, name, (_origin_of(self._registered[name]), _origin_of(factory)))
         self._registered[name] = factory
         try:
-            self._known()
+            self._all_by_name()
         except DuplicateName:
             del self._registered[name]
             raise
@@ -88,11 +88,11 @@ class Registry:
 
     def names(self) -> list[str]:
         """Returns all names, sorted. Raises DuplicateName."""
-        return sorted(self._known())
+        return sorted(self._all_by_name())
 
     def origin(self, name: str) -> str:
         """The origin of the one with that name, for messages. Raises UnknownName, DuplicateName."""
-        return _origin_of(self._found(name))
+        return _origin_of(self._get(name))
 
     def make(self, name: str, *arguments: object) -> Any:
         """Calls the factory of that name with the arguments and returns its result.
@@ -101,45 +101,45 @@ class Registry:
         cannot be loaded, fails in another way or makes another object: then with its origin. (Not with the text of the
         failure, which may quote a secret of the options, but with its type and place.)
         """
-        registered = self._found(name)
+        registered = self._get(name)
         origin = _origin_of(registered)
         try:
             factory = registered.load() if isinstance(registered, EntryPoint) else registered
         except Exception as error:
             raise self._wrong(
-                f"{self.what} {name!r} of {origin} cannot be loaded: {type(error).__name__}: "
+                f"{self.noun} {name!r} of {origin} cannot be loaded: {type(error).__name__}: "
                 f"{with_install_hint(error) if isinstance(error, ImportError) else error}"
             ) from error
         if not callable(factory):
-            raise self._wrong(f"{self.what} {name!r} of {origin} is no factory: {type(factory).__name__}")
+            raise self._wrong(f"{self.noun} {name!r} of {origin} is no factory: {type(factory).__name__}")
         try:
             product = factory(*arguments)
         except InvalidExternalSettings:
             raise
         except Exception as error:
             raise self._wrong(
-                f"{self.what} {name!r} of {origin} failed: {type(error).__name__} at {_place_of(error)}"
+                f"{self.noun} {name!r} of {origin} failed: {type(error).__name__} at {_code_location(error)}"
             ) from None
         if missing := [method for method in self._methods if not callable(getattr(product, method, None))]:
             raise self._wrong(
-                f"{self.what} {name!r} of {origin} made a {type(product).__name__} without {', '.join(missing)}"
+                f"{self.noun} {name!r} of {origin} made a {type(product).__name__} without {', '.join(missing)}"
             )
         return product
 
-    def _found(self, name: str) -> EntryPoint | Callable[..., Any]:
-        registered = self._known()
+    def _get(self, name: str) -> EntryPoint | Callable[..., Any]:
+        registered = self._all_by_name()
         if name not in registered:
-            raise UnknownName(self.what, name, sorted(registered))
+            raise UnknownName(self.noun, name, sorted(registered))
         return registered[name]
 
-    def _known(self) -> dict[str, EntryPoint | Callable[..., Any]]:
+    def _all_by_name(self) -> dict[str, EntryPoint | Callable[..., Any]]:
         """The entry points by name."""
         registered: dict[str, EntryPoint | Callable[..., Any]] = dict(self._registered)
         for point in self._points():
             existing = registered.setdefault(point.name, point)
             # A package that is found twice on the path is no conflict.
             if existing is not point and _origin_of(existing) != _origin_of(point):
-                raise DuplicateName(self.what, point.name, (_origin_of(existing), _origin_of(point)))
+                raise DuplicateName(self.noun, point.name, (_origin_of(existing), _origin_of(point)))
         return registered
 
 
@@ -232,6 +232,6 @@ def _packages() -> Mapping[str, Sequence[str]]:
     return packages_distributions()
 
 
-def _place_of(error: BaseException) -> str:
+def _code_location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -42,7 +42,7 @@ from muster_informers.filters import responsible_for
 from muster_informers.informer import SharedIndexInformer
 from muster_informers.log_cache import LogCache
 from muster_informers.native_handler import NATIVE, CallResult, HandlerCall, NativeCache, NativeHandler
-from muster_informers.offer_return import OfferReturner, taker_of
+from muster_informers.offer_return import OfferReturner, offer_target
 from muster_informers.registry import Registry
 from muster_informers.settings import ExternalSettings, InformerTable
 from muster_informers.sync_gate import SyncGate
@@ -79,8 +79,8 @@ class _InformerTask:
     """One informer with its parts.
 
     :ivar synced: its first listing is on the log.
-    :ivar given_up: the scheduler no longer waits for it.
-    :ivar held: it is LIVE, but the note waits: other sources of its RM are still listing.
+    :ivar is_abandoned: the scheduler no longer waits for it.
+    :ivar is_live_note_pending: it is LIVE, but the note waits: other sources of its RM are still listing.
     :ivar outlet: gives offers back; None: its source has no offers.
     :ivar died: the reason why it ended by itself; "": it did not. ``outlet_died``: likewise.
     """
@@ -92,8 +92,8 @@ class _InformerTask:
     outlet: OfferReturner | None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     synced: bool = False
-    given_up: bool = False
-    held: bool = False
+    is_abandoned: bool = False
+    is_live_note_pending: bool = False
     died: str = ""
     outlet_died: str = ""
 
@@ -102,18 +102,18 @@ class _InformerTask:
         return self.table.when_lost == "drain"
 
     @property
-    def may_be_given_up(self) -> bool:
+    def can_be_abandoned(self) -> bool:
         """Whether the scheduler may decide without it. (For a required informer only after its first sync.)"""
         return self.synced or not self.table.required
 
     @property
-    def holds_others(self) -> bool:
+    def blocks_others(self) -> bool:
         """Whether its listing is still open: its objects may have belonged to other sources, so those must not lose
         theirs yet.
         """
-        return not (self.synced or self.given_up or (self.died and self.may_be_given_up))
+        return not (self.synced or self.is_abandoned or (self.died and self.can_be_abandoned))
 
-    def doing(self) -> str:
+    def activity(self) -> str:
         """Returns what prevents it from being synced, for people."""
         if self.died:
             return self.died
@@ -148,12 +148,12 @@ class ExternalService:
         self._log = bus
         self._topics = topics
         self._clock = clock
-        self._life = life
+        self._incarnation = life
         self.usage = usage
         self._informers, self._event_handlers = informers, event_handlers
         self._writer = _DeferredWriter()
-        self._bringing: list[_InformerTask] = []
-        self._judges: dict[str, NativeHandler] = {}
+        self._informer_tasks: list[_InformerTask] = []
+        self._native_handlers: dict[str, NativeHandler] = {}
         self._waiting: asyncio.Task[None] | None = None
         self._synced = False
         self._make(partitions)
@@ -172,21 +172,21 @@ class ExternalService:
             is_owned = self._topics.partition_of(table.rm) in partitions
             try:
                 if table.kind == NATIVE:
-                    judge = self._judge_of(name, table)
+                    judge = self._create_native_handler(name, table)
                     if is_owned:
-                        self._judges[name] = judge
+                        self._native_handlers[name] = judge
                     continue
-                bringing = self._bring(name, table)
+                bringing = self._create_task(name, table)
             except InvalidExternalSettings as error:
                 path = f"scheduler.external.informers.{name}"
                 problems += [problem if path in problem else f"{path}: {problem}" for problem in error.problems]
             else:
                 if is_owned:
-                    self._bringing.append(bringing)
+                    self._informer_tasks.append(bringing)
         if problems:
             raise InvalidExternalSettings(*problems)
 
-    def _bring(self, name: str, table: InformerTable) -> _InformerTask:
+    def _create_task(self, name: str, table: InformerTable) -> _InformerTask:
         """An informer with its handler and cache, not yet connected. Raises InvalidExternalSettings."""
         log_context = {"rm": table.rm, "partition": table.partition_name}
         made_in = InformerContext(name, self._clock, str(self._settings.base))
@@ -195,7 +195,7 @@ class ExternalService:
             rm_id=table.rm,
             partition=table.partition_name,
             source=name,
-            life=self._life,
+            life=self._incarnation,
             topic=self._topics.requests,
             log_partition=self._topics.partition_of(table.rm),
             writer=self._writer,
@@ -214,13 +214,13 @@ class ExternalService:
             stale_after_s=table.stale_after_s,
             resync_s=table.resync_s,
             usage=self.usage,
-            on_state=lambda state, reason: self._heard(bringing, state, reason),
+            on_state=lambda state, reason: self._on_source_state(bringing, state, reason),
             log_context=log_context,
         )
         shared = self._settings.instances
         predicate = responsible_for(self._settings.instance, shared) if shared else None
         informer.add_event_handler(handler, predicate, distrust=cache.distrust, ready=cache.ready, forget=cache.delete)
-        taker = taker_of(source)
+        taker = offer_target(source)
         outlet = (
             None
             if taker is None
@@ -237,7 +237,7 @@ class ExternalService:
         bringing = _InformerTask(name, table, cache, informer, outlet)  # on_state refers to this
         return bringing
 
-    def _judge_of(self, name: str, table: InformerTable) -> NativeHandler:
+    def _create_native_handler(self, name: str, table: InformerTable) -> NativeHandler:
         """Makes the handler of an RM's own objects. Raises InvalidExternalSettings."""
         for other_name, other_table in self._settings.informers.items():
             is_same = (other_table.kind, other_table.rm, other_table.partition_name) == (
@@ -264,31 +264,31 @@ class ExternalService:
     @property
     def natives(self) -> dict[str, NativeHandler]:
         """The handlers of RMs' own objects, by the informer's name."""
-        return self._judges
+        return self._native_handlers
 
     @property
     def gate(self) -> SyncGate:
         """The sources that the machines of this process wait for."""
         sources: dict[str, tuple[tuple[str, str], ...]] = {}
-        for informer_task in self._bringing:
+        for informer_task in self._informer_tasks:
             sources[informer_task.table.rm] = (
                 *sources.get(informer_task.table.rm, ()),
                 (informer_task.table.partition_name, informer_task.name),
             )
         natives: dict[str, tuple[tuple[str, str], ...]] = {}
-        for judge in self._judges.values():
+        for judge in self._native_handlers.values():
             table = judge.table
             natives[table.rm] = (*natives.get(table.rm, ()), (table.partition_name, judge.name))
-        return SyncGate(self._life, sources, natives)
+        return SyncGate(self._incarnation, sources, natives)
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Starts the informers. Raises the log's errors."""
         # 2. start each of them
-        if self._bringing:
+        if self._informer_tasks:
             self._writer.opened = await self._log.writer("external")
-        for informer_task in self._bringing:
+        for informer_task in self._informer_tasks:
             informer_task.tasks = [
                 asyncio.create_task(self._run_cache(informer_task), name=f"external-{informer_task.name}-cache"),
                 asyncio.create_task(self._run_informer(informer_task), name=f"external-{informer_task.name}"),
@@ -307,7 +307,7 @@ class ExternalService:
 
     async def stop(self) -> None:
         """Ends all informers in bounded time. (The next life lists objects again that are not on the log yet.)"""
-        tasks = [task for informer_task in self._bringing for task in informer_task.tasks]
+        tasks = [task for informer_task in self._informer_tasks for task in informer_task.tasks]
         if self._waiting is not None:
             tasks.append(self._waiting)
         for task in tasks:
@@ -327,25 +327,27 @@ class ExternalService:
 
     def synced_once(self) -> list[str]:
         """Returns the informers that have synced once."""
-        return [informer_task.name for informer_task in self._bringing if informer_task.synced]
+        return [informer_task.name for informer_task in self._informer_tasks if informer_task.synced]
 
     @property
     def tables(self) -> dict[str, InformerTable]:
         """The tables of this instance's informers, by name."""
-        return {informer_task.name: informer_task.table for informer_task in self._bringing}
+        return {informer_task.name: informer_task.table for informer_task in self._informer_tasks}
 
     @property
     def is_of_this_process(self) -> bool:
         """Whether an informer or handler was registered by this process: another process would not know it."""
-        handlers = {informer_task.table.handler or self._settings.event_handler for informer_task in self._bringing}
-        handlers |= {judge.handler_name for judge in self._judges.values()}
-        kinds = {informer_task.table.kind for informer_task in self._bringing}
+        handlers = {
+            informer_task.table.handler or self._settings.event_handler for informer_task in self._informer_tasks
+        }
+        handlers |= {judge.handler_name for judge in self._native_handlers.values()}
+        kinds = {informer_task.table.kind for informer_task in self._informer_tasks}
         return any(map(self._informers.is_registered, kinds)) or any(map(self._event_handlers.is_registered, handlers))
 
     def problems(self) -> list[str]:
         """Returns the present problems, one sentence for each informer."""
-        problems = [problem for informer_task in self._bringing if (problem := _problem(informer_task))]
-        return problems + [problem for judge in self._judges.values() if (problem := judge.problem())]
+        problems = [problem for informer_task in self._informer_tasks if (problem := _problem(informer_task))]
+        return problems + [problem for judge in self._native_handlers.values() if (problem := judge.problem())]
 
     # ---- the RM's own objects ----------------------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class ExternalService:
 
         :param begins: it begins anew.
         """
-        judge = self._judges[name]
+        judge = self._native_handlers[name]
         if begins:
             judge.restart()
         return judge.call(calls)
@@ -373,10 +375,10 @@ class ExternalService:
             await informer_task.informer.run()
         except Exception as error:
             self._died(informer_task, "informer", error)
-            if informer_task.may_be_given_up:
-                informer_task.held = False
+            if informer_task.can_be_abandoned:
+                informer_task.is_live_note_pending = False
                 informer_task.cache.set_source_state(SourceState.STALE, informer_task.drains, informer_task.died)
-                self._let_go(informer_task.table.rm)
+                self._write_pending_notes(informer_task.table.rm)
 
     async def _run_cache(self, informer_task: _InformerTask) -> None:
         try:
@@ -388,13 +390,18 @@ class ExternalService:
             for task in informer_task.tasks:
                 if task is not asyncio.current_task():
                     task.cancel()
-            if not informer_task.may_be_given_up:
+            if not informer_task.can_be_abandoned:
                 return
-            self._let_go(informer_task.table.rm)
+            self._write_pending_notes(informer_task.table.rm)
             # Written directly: the cache writes nothing any more.
             note = SourceStateNote(SourceState.STALE, informer_task.drains, informer_task.died)
             value = encode(
-                informer_task.table.rm, informer_task.table.partition_name, informer_task.name, self._life, (), note
+                informer_task.table.rm,
+                informer_task.table.partition_name,
+                informer_task.name,
+                self._incarnation,
+                (),
+                note,
             )
             partition = self._topics.partition_of(informer_task.table.rm)
             with contextlib.suppress(LogError):
@@ -416,22 +423,24 @@ class ExternalService:
         informer_task.died = sanitize(f"its {component} failed: {type(error).__name__}: {masked_text(str(error))}")
         log.error("informer ended by a defect", source=informer_task.name, what=component, exc_info=error)
 
-    def _heard(self, informer_task: _InformerTask, state: SourceState, reason: str) -> None:
+    def _on_source_state(self, informer_task: _InformerTask, state: SourceState, reason: str) -> None:
         """Notes an informer's state; LIVE only once no other source of its RM is still listing."""
-        informer_task.held = state is SourceState.LIVE and any(
-            other_task.holds_others for other_task in self._bringing if other_task.table.rm == informer_task.table.rm
+        informer_task.is_live_note_pending = state is SourceState.LIVE and any(
+            other_task.blocks_others
+            for other_task in self._informer_tasks
+            if other_task.table.rm == informer_task.table.rm
         )
-        if not informer_task.held:
+        if not informer_task.is_live_note_pending:
             informer_task.cache.set_source_state(state, informer_task.drains, reason)
 
-    def _let_go(self, rm: str) -> None:
+    def _write_pending_notes(self, rm: str) -> None:
         """Writes the waiting notes of an RM, if none of its sources is still listing."""
-        of_rm = [informer_task for informer_task in self._bringing if informer_task.table.rm == rm]
-        if any(informer_task.holds_others for informer_task in of_rm):
+        of_rm = [informer_task for informer_task in self._informer_tasks if informer_task.table.rm == rm]
+        if any(informer_task.blocks_others for informer_task in of_rm):
             return
         for informer_task in of_rm:
-            if informer_task.held:
-                informer_task.held = False
+            if informer_task.is_live_note_pending:
+                informer_task.is_live_note_pending = False
                 informer_task.cache.set_source_state(SourceState.LIVE, informer_task.drains)
 
     # ---- 3 wait for all ----------------------------------------------------------------------------------------------
@@ -440,7 +449,7 @@ class ExternalService:
         timeout_s = self._settings.sync_timeout_s
         waits = [
             asyncio.create_task(self._wait_for(informer_task), name=f"external-{informer_task.name}-sync")
-            for informer_task in self._bringing
+            for informer_task in self._informer_tasks
         ]
         try:
             if waits:
@@ -448,30 +457,32 @@ class ExternalService:
         finally:
             for task in waits:
                 task.cancel()
-        late = [informer_task for informer_task in self._bringing if not informer_task.synced]
+        late = [informer_task for informer_task in self._informer_tasks if not informer_task.synced]
         for informer_task in late:
             if not informer_task.table.required:
-                informer_task.given_up = True
+                informer_task.is_abandoned = True
                 log.warning(
                     "continuing without an informer",
                     source=informer_task.name,
-                    why=informer_task.doing(),
+                    why=informer_task.activity(),
                     timeout_s=timeout_s,
                 )
                 informer_task.informer.stop_waiting(
-                    sanitize(f"not synced after {timeout_s:g} s: {informer_task.doing()}")
+                    sanitize(f"not synced after {timeout_s:g} s: {informer_task.activity()}")
                 )
-                self._let_go(informer_task.table.rm)
-        required = {informer_task.name: informer_task.doing() for informer_task in late if informer_task.table.required}
+                self._write_pending_notes(informer_task.table.rm)
+        required = {
+            informer_task.name: informer_task.activity() for informer_task in late if informer_task.table.required
+        }
         if required:
             raise NotSynced(timeout_s, required)
-        for informer_task in self._bringing:  # the waiting notes are written first
+        for informer_task in self._informer_tasks:  # the waiting notes are written first
             with contextlib.suppress(LogError):
                 if not informer_task.died:
                     await informer_task.cache.wait_flushed()
         self._synced = True
-        if self._bringing:
-            log.info("informers synced", informers=len(self._bringing) - len(late), given_up=len(late))
+        if self._informer_tasks:
+            log.info("informers synced", informers=len(self._informer_tasks) - len(late), given_up=len(late))
 
     async def _wait_for(self, informer_task: _InformerTask) -> None:
         """Returns when the first listing is on the log; never, if it never is."""
@@ -481,7 +492,7 @@ class ExternalService:
         except LogError:
             await asyncio.Event().wait()
         informer_task.synced = True
-        self._let_go(informer_task.table.rm)
+        self._write_pending_notes(informer_task.table.rm)
 
 
 def _problem(informer_task: _InformerTask) -> str:
@@ -491,9 +502,9 @@ def _problem(informer_task: _InformerTask) -> str:
     if informer_task.died:
         return f"{who}: {informer_task.died}; {then}"
     if informer_task.cache.last_error:
-        return f"{who}: {informer_task.doing()}"
-    if not informer_task.synced and not informer_task.given_up:
-        return f"{who} has not synced: {informer_task.doing()}"
+        return f"{who}: {informer_task.activity()}"
+    if not informer_task.synced and not informer_task.is_abandoned:
+        return f"{who} has not synced: {informer_task.activity()}"
     if informer_task.informer.state is SourceState.STALE:
         return f"{who}: {informer_task.informer.last_error or informer_task.informer.reason}; {then}"
     if distrusted := informer_task.informer.distrusted():

@@ -60,17 +60,19 @@ class InformerTable(BaseModel):
 
     def options(self) -> dict[str, object]:
         """The options of its kind in clear; they must not get into a log or an error."""
-        return {name: _shown(value) for name, value in self._given() if not name.startswith(HANDLER_PREFIX)}
+        return {
+            name: _reveal_secrets(value) for name, value in self._extra_options() if not name.startswith(HANDLER_PREFIX)
+        }
 
     def handler_options(self) -> dict[str, object]:
         """Returns the options of its handler, without their prefix; likewise unmasked."""
         return {
-            name.removeprefix(HANDLER_PREFIX): _shown(value)
-            for name, value in self._given()
+            name.removeprefix(HANDLER_PREFIX): _reveal_secrets(value)
+            for name, value in self._extra_options()
             if name.startswith(HANDLER_PREFIX)
         }
 
-    def _given(self) -> list[tuple[str, object]]:
+    def _extra_options(self) -> list[tuple[str, object]]:
         return list((self.__pydantic_extra__ or {}).items())
 
 
@@ -128,7 +130,7 @@ class ExternalSettings(BaseModel):
         for name in ("config_path", "base"):
             plain[name] = None if plain[name] is None else str(plain[name])
         tables = {name: table.model_dump() for name, table in self.informers.items()}
-        plain["informers"] = {name: _shown(table) for name, table in tables.items()}
+        plain["informers"] = {name: _reveal_secrets(table) for name, table in tables.items()}
         return plain
 
 
@@ -142,11 +144,11 @@ def _hidden(value: object) -> object:
     return value
 
 
-def _shown(value: object) -> object:
+def _reveal_secrets(value: object) -> object:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, Mapping):
-        return {name: _shown(item) for name, item in value.items()}
+        return {name: _reveal_secrets(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_shown(item) for item in value]
+        return [_reveal_secrets(item) for item in value]
     return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 _AGAIN = "#"
 
 
-def life_again(life: str, number: int) -> str:
+def restarted_incarnation(life: str, number: int) -> str:
     """Returns the life of informers that are started for the ``number``-th time in one start of the scheduler."""
     return life if number <= 1 else f"{life}{_AGAIN}{number}"
 
@@ -21,19 +21,19 @@ class SyncGate:
     A source has passed once the log has it as LIVE or given up (STALE) in this life. So the result is the same after
     the machine is rebuilt from the log.
 
-    :ivar life: the life of all informers of this process.
+    :ivar incarnation: the life of all informers of this process.
     :ivar sources: by RM, the (partition, source) that the scheduler waits for.
     :ivar natives: likewise, the handlers of the RM's own objects (``native_handler.py``): the scheduler does not wait
         for them.
     """
 
-    life: str = ""
+    incarnation: str = ""
     sources: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     natives: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     def is_of_this_start(self, life: str) -> bool:
         """Whether a life belongs to this start: informers in a process of their own may have several."""
-        return life == self.life or life.startswith(f"{self.life}{_AGAIN}")
+        return life == self.incarnation or life.startswith(f"{self.incarnation}{_AGAIN}")
 
     def awaited_sources(self, rm_id: str) -> Iterable[tuple[str, str]]:
         """The (partition, source) that must pass before the scheduler decides for the RM."""

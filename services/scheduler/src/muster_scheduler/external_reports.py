@@ -76,7 +76,7 @@ class ExternalReportIngest:
 
     def give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
         """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
-        if not self._gate.life:
+        if not self._gate.incarnation:
             return  # the creator of this machine does not know the informers
         brought = {*self._gate.awaited_sources(rm_id), *self._gate.natives.get(rm_id, ())}
         for entry in list(self._roster.folder.books_of(rm_id).all_sources()):

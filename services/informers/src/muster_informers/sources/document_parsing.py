@@ -32,7 +32,7 @@ SECTIONS: Mapping[str, str] = {f"{kind.value}s": kind.value for kind in External
 _KINDS = frozenset(SECTIONS.values())
 
 _DEPTH_MAX = 50
-_TEXT_SHOWN_MAX = 60
+_QUOTED_MAX = 60
 
 
 class _NotJson(ValueError):
@@ -59,13 +59,13 @@ def read_documents(data: bytes, form: Format, where: str) -> list[Document]:
     documents: list[Document] = []
     match form:
         case "json":
-            _take(_json(text, where), None, where, documents)
+            _append_root(_json(text, where), None, where, documents)
         case "ndjson":
             for root, line in _lines(text, where):
                 documents.append(_document(root, "", f"{where}, line {line}"))
         case "yaml":
             for root, tree in _yaml(text, where):
-                _take(root, tree, where, documents)
+                _append_root(root, tree, where, documents)
     return documents
 
 
@@ -81,7 +81,7 @@ def keyed_document(key: str, value: bytes, where: str, max_bytes: int) -> Docume
     try:
         document = _plain_json(value.decode())
     except (ValueError, RecursionError) as error:
-        return unreadable(f"{where}: {_why(error)}", kind, object_id)
+        return unreadable(f"{where}: {_parse_problem(error)}", kind, object_id)
     if not isinstance(document, dict):
         return unreadable(f"{where}: {_named(document)}, expected a JSON object", kind, object_id)
     declared = (document.get("kind", kind), document.get("id", object_id))
@@ -117,7 +117,7 @@ def _decoded(data: bytes, where: str) -> str:
 # ---- roots of a text ------------------------------------------------------------------------------------------------
 
 
-def _take(root: object, tree: yaml_tree.Node | None, where: str, documents: list[Document]) -> None:
+def _append_root(root: object, tree: yaml_tree.Node | None, where: str, documents: list[Document]) -> None:
     """Appends the documents of one root to the others.
 
     :param tree: the root with the places of its nodes; None: the places are not known.
@@ -177,9 +177,9 @@ def _named(value: object) -> str:
         case list():
             return "a list"
         case str():
-            return f"the text {value[:_TEXT_SHOWN_MAX]!r}"
+            return f"the text {value[:_QUOTED_MAX]!r}"
         case _:
-            return f"{value!r}"[:_TEXT_SHOWN_MAX]
+            return f"{value!r}"[:_QUOTED_MAX]
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _json(text: str, where: str, line: int = 0) -> object:
     except json.JSONDecodeError as error:
         raise SourceSaysNonsense(f"{where}, line {line or error.lineno}, column {error.colno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise SourceSaysNonsense(f"{where}{f', line {line}' if line else ''}: {_why(error)}") from None
+        raise SourceSaysNonsense(f"{where}{f', line {line}' if line else ''}: {_parse_problem(error)}") from None
 
 
 def _lines(text: str, where: str) -> Iterable[tuple[object, int]]:
@@ -252,7 +252,7 @@ def _children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _why(error: BaseException) -> str:
+def _parse_problem(error: BaseException) -> str:
     return "nested too deep" if isinstance(error, RecursionError) else str(error)
 
 

@@ -54,7 +54,7 @@ _FORMATS: dict[str, Format] = {
     ".yml": "yaml",
 }
 # How often a file that is being written is checked before the informer waits for the next poll.
-_LOOKS_MAX = 20
+_ATTEMPTS_MAX = 20
 
 
 class FileSourceOptions(InformerOptions):
@@ -75,7 +75,7 @@ class FileSourceOptions(InformerOptions):
     max_bytes: Bytes = Field(64 << 20, description="largest size of all files together")
 
     @model_validator(mode="after")
-    def _one_place(self) -> FileSourceOptions:
+    def _check_location(self) -> FileSourceOptions:
         if bool(self.path) == bool(self.directory):
             raise ValueError("expected either path or directory")
         if self.pattern and not self.directory:
@@ -115,7 +115,7 @@ class FileSource:
 
     def __init__(self, options: FileSourceOptions, context: InformerContext) -> None:
         self._options = options
-        self._place = Path(context.base) / (options.path or options.directory)
+        self._location = Path(context.base) / (options.path or options.directory)
         self._clock: Clock = context.clock
         self._stats: Sequence[_Stat] = ()  # of the last read
         self._read_s = 0.0  # time of the last read
@@ -124,13 +124,13 @@ class FileSource:
         self._in_thread: asyncio.Future[object] | None = None
 
     async def list(self) -> Listing:
-        read = await self._settled()
+        read = await self._read_when_stable()
         self._contents, self._cursor = read.contents, read.cursor
         return Listing([digest.document for digest in read.documents], read.cursor)
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
-            raise CursorExpired(f"{self._place}: the last reported content is not known any more")
+            raise CursorExpired(f"{self._location}: the last reported content is not known any more")
         while True:
             yield await self._changes()
             await asyncio.sleep(self._options.poll_s)
@@ -142,11 +142,11 @@ class FileSource:
         """1 check the files, 2 read those that are settled, 3 compare. No change counts before all steps have
         succeeded.
         """
-        stats = await self._threaded(self._look)  # 1
+        stats = await self._threaded(self._read_stats)  # 1
         aged = self._clock.monotonic() - self._read_s >= self._options.reread_s
         if stats == self._stats and not aged:
             return ()
-        read = await self._settled()  # 2
+        read = await self._read_when_stable()  # 2
         if read.cursor == self._cursor:
             return ()
         before, self._cursor = self._cursor, ""  # unless the rest succeeds, only a listing helps
@@ -154,12 +154,12 @@ class FileSource:
         self._contents, self._cursor = read.contents, read.cursor
         return deltas
 
-    async def _settled(self) -> _FileRead:
+    async def _read_when_stable(self) -> _FileRead:
         """Reads files that have not changed for ``settle_s``."""
-        stats = await self._threaded(self._look)
-        for _ in range(_LOOKS_MAX):
+        stats = await self._threaded(self._read_stats)
+        for _ in range(_ATTEMPTS_MAX):
             await asyncio.sleep(self._options.settle_s)
-            before, stats = stats, await self._threaded(self._look)
+            before, stats = stats, await self._threaded(self._read_stats)
             if stats != before:
                 continue
             self._stats = ()
@@ -167,7 +167,7 @@ class FileSource:
                 read = await self._threaded(partial(self._read, before))
                 self._stats, self._read_s = before, self._clock.monotonic()
                 return read
-        raise SourceUnavailable(f"{self._place}: keeps changing for {self._options.settle_s:g} s")
+        raise SourceUnavailable(f"{self._location}: keeps changing for {self._options.settle_s:g} s")
 
     async def _threaded(self, work: Callable[[], T]) -> T:
         """Runs work in a thread, because disks can hang and texts are long. There is one thread at a time, even if it
@@ -178,7 +178,7 @@ class FileSource:
         if self._in_thread is not None and not self._in_thread.done():
             await asyncio.wait({self._in_thread}, timeout=self._options.timeout_s)
             if not self._in_thread.done():
-                raise SourceUnavailable(f"{self._place}: the disk has not answered yet")
+                raise SourceUnavailable(f"{self._location}: the disk has not answered yet")
         running = asyncio.get_running_loop().run_in_executor(None, work)
         running.add_done_callback(_retrieve)
         self._in_thread = running  # type: ignore[assignment]
@@ -186,30 +186,30 @@ class FileSource:
             async with asyncio.timeout(self._options.timeout_s):
                 return await asyncio.shield(running)
         except TimeoutError:
-            raise SourceUnavailable(f"{self._place}: no answer in {self._options.timeout_s:g} s") from None
+            raise SourceUnavailable(f"{self._location}: no answer in {self._options.timeout_s:g} s") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise SourceUnavailable(f"{error.filename or self._place}: {reason}") from error
+            raise SourceUnavailable(f"{error.filename or self._location}: {reason}") from error
 
     # ---- in a thread ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Sequence[_Stat]:
+    def _read_stats(self) -> Sequence[_Stat]:
         if self._options.path:
-            return [_stat(self._place)]
+            return [_stat(self._location)]
         stats = []
-        for path in sorted(self._place.iterdir()):
-            if path.name.startswith(".") or not self._is_taken(path):
+        for path in sorted(self._location.iterdir()):
+            if path.name.startswith(".") or not self._matches(path):
                 continue
             with suppress(FileNotFoundError):  # gone since then, like a temporary file
                 if stat.S_ISREG(path.stat().st_mode):
                     stats.append(_stat(path))
         if not stats:
             raise SourceUnavailable(
-                f"{self._place}: none of its files is an inventory; expected at least one ([]: no objects)"
+                f"{self._location}: none of its files is an inventory; expected at least one ([]: no objects)"
             )
         return stats
 
-    def _is_taken(self, path: Path) -> bool:
+    def _matches(self, path: Path) -> bool:
         pattern = self._options.pattern
         return path.match(pattern) if pattern else path.suffix.lower() in _FORMATS
 
@@ -227,7 +227,7 @@ class FileSource:
             if remaining_bytes < 0:
                 raise SourceSaysNonsense(f"{before.path}: more than {self._options.max_bytes} bytes (max_bytes)")
             texts.append(data)
-        if self._look() != stats:
+        if self._read_stats() != stats:
             raise _FileChanged
         documents = [
             digest_of(document)

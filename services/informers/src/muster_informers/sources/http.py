@@ -190,10 +190,10 @@ class HttpSource:
         # by method, so that the end of a watch does not cut off the return of offers
         self._open: dict[str, httpx.AsyncHTTPTransport] = {}
         self._is_closed = False
-        self._asked_s = 0.0
+        self._last_request_s = 0.0
         self._not_before_s = 0.0
         self._pages: dict[str, _Page] = {}  # by URL, in their order
-        self._missed: frozenset[Key] = frozenset()  # absent in the last reading, and still counted
+        self._missing_once: frozenset[Key] = frozenset()  # absent in the last reading, and still counted
         self._contents: Contents = {}
         self._cursor = ""
 
@@ -212,17 +212,17 @@ class HttpSource:
             }
             documents = [documents_by_digest[key, digest] for key, digests in now.items() for digest in digests]
             contents, reading = now, again
-        self._pages, self._missed = reading.pages, missed
+        self._pages, self._missing_once = reading.pages, missed
         self._contents, self._cursor = contents, cursor_of(contents)
         return Listing([document.document for document in documents], self._cursor)
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
-            raise CursorExpired(f"{self._shown(self._url)}: the last reported content is not known any more")
+            raise CursorExpired(f"{self._display_url(self._url)}: the last reported content is not known any more")
         try:
             while True:
                 # The least time between two requests, also when a failed watch begins again.
-                await asyncio.sleep(self._asked_s + self._options.poll_s - self._clock.monotonic())
+                await asyncio.sleep(self._last_request_s + self._options.poll_s - self._clock.monotonic())
                 yield await self._changes()
         finally:
             await self._disconnect("GET")
@@ -239,17 +239,17 @@ class HttpSource:
     async def _changes(self) -> Sequence[Delta]:
         reading = await self._read(self._pages)
         as_before = all(page is self._pages.get(url) for url, page in reading.pages.items())
-        if as_before and len(reading.pages) == len(self._pages) and not self._missed:
+        if as_before and len(reading.pages) == len(self._pages) and not self._missing_once:
             return ()
         before, self._cursor = self._cursor, ""  # unless the rest succeeds, only a listing helps
         now = merged(page.contents for page in reading.pages.values())
         missed: frozenset[Key] = frozenset()
         if len(reading.pages) > 1 or len(self._pages) > 1:
-            missed = frozenset(self._contents.keys() - now.keys() - self._missed)
+            missed = frozenset(self._contents.keys() - now.keys() - self._missing_once)
             now.update((key, content) for key, content in self._contents.items() if key in missed)
         after = cursor_of(now)
         deltas = differences(self._contents, now, reading.documents, (before, after))
-        self._pages, self._missed = reading.pages, missed
+        self._pages, self._missing_once = reading.pages, missed
         self._contents, self._cursor = now, after
         return deltas
 
@@ -263,14 +263,14 @@ class HttpSource:
         url = str(self._url)
         while url:
             if url in pages:
-                raise SourceSaysNonsense(f"{self._shown(url)}: the link to the next page leads back to this one")
+                raise SourceSaysNonsense(f"{self._display_url(url)}: the link to the next page leads back to this one")
             if len(pages) == self._options.max_pages:
-                raise SourceSaysNonsense(f"{self._shown(url)}: more than {len(pages)} pages (max_pages)")
+                raise SourceSaysNonsense(f"{self._display_url(url)}: more than {len(pages)} pages (max_pages)")
             before = cached_pages.get(url)
             answer = await self._get(httpx.URL(url), before.etag if before is not None else "", remaining_bytes)
             if answer.body is None:
                 if before is None:
-                    raise SourceSaysNonsense(f"{self._shown(url)}: 304 Not Modified without an earlier answer")
+                    raise SourceSaysNonsense(f"{self._display_url(url)}: 304 Not Modified without an earlier answer")
                 page = before
             else:
                 remaining_bytes -= len(answer.body)
@@ -288,7 +288,7 @@ class HttpSource:
             if (before.etag, before.next_url) != (etag, next_url):
                 before = before._replace(etag=etag, next_url=next_url)
             return before, ()
-        form, where = self._format(answer), self._shown(answer.url)
+        form, where = self._format(answer), self._display_url(answer.url)
         # Long texts must not block the event loop.
         documents = await asyncio.to_thread(
             lambda: [digest_of(document) for document in read_documents(body, form, where)]
@@ -303,10 +303,12 @@ class HttpSource:
         try:
             url = answer.url.join(links["next"])
         except (httpx.InvalidURL, ValueError):
-            raise SourceSaysNonsense(f"{self._shown(answer.url)}: the link to the next page is not a URL") from None
+            raise SourceSaysNonsense(
+                f"{self._display_url(answer.url)}: the link to the next page is not a URL"
+            ) from None
         if _origin(url) not in (_origin(answer.url), _origin(self._url)):
             raise SourceSaysNonsense(
-                f"{self._shown(answer.url)}: the next page is at {self._shown(url)}, expected the same host"
+                f"{self._display_url(answer.url)}: the next page is at {self._display_url(url)}, expected the same host"
             )
         return str(url.copy_with(fragment=None))
 
@@ -324,12 +326,13 @@ class HttpSource:
             form = _MEDIA_TYPES.get(media_type)
         if form is None:
             raise SourceSaysNonsense(
-                f"{self._shown(answer.url)}: Content-Type {media_type!r}, expected JSON, NDJSON or YAML (or set format)"
+                f"{self._display_url(answer.url)}: Content-Type {media_type!r}, expected JSON, NDJSON or YAML (or set "
+                "format)"
             )
         has_end = "content-length" in answer.headers or "transfer-encoding" in answer.headers
         if form != "json" and not has_end:
             raise SourceSaysNonsense(
-                f"{self._shown(answer.url)}: {form} without Content-Length: it may have been cut off"
+                f"{self._display_url(answer.url)}: {form} without Content-Length: it may have been cut off"
             )
         return form
 
@@ -343,7 +346,7 @@ class HttpSource:
         wait_s = self._not_before_s - self._clock.monotonic()
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, self._options.retry_after_max_s))  # 1
-        self._asked_s = self._clock.monotonic()
+        self._last_request_s = self._clock.monotonic()
         for _ in range(self._options.max_redirects + 1):
             try:
                 async with asyncio.timeout(self._options.timeout_s):
@@ -354,16 +357,18 @@ class HttpSource:
                             continue
                         if response.status_code == 304 and etag:
                             return _HttpReply(url, response.headers, None)
-                        self._judge(url, response)  # 4
+                        self._check_response(url, response)  # 4
                         return _HttpReply(url, response.headers, await self._body(url, response, max_bytes))  # 5
                     finally:
                         await response.aclose()
             except TimeoutError:
-                raise SourceUnavailable(f"{self._shown(url)}: no answer in {self._options.timeout_s:g} s") from None
+                raise SourceUnavailable(
+                    f"{self._display_url(url)}: no answer in {self._options.timeout_s:g} s"
+                ) from None
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-                raise SourceUnavailable(f"{self._shown(url)}: {text_of(error)}") from None
+                raise SourceUnavailable(f"{self._display_url(url)}: {text_of(error)}") from None
         raise SourceUnavailable(
-            f"{self._shown(url)}: more than {self._options.max_redirects} redirects (max_redirects)"
+            f"{self._display_url(url)}: more than {self._options.max_redirects} redirects (max_redirects)"
         )
 
     async def _send(
@@ -411,23 +416,23 @@ class HttpSource:
         except (httpx.InvalidURL, ValueError):
             target = httpx.URL()
         if target.scheme not in ("http", "https") or not target.host:
-            raise SourceUnavailable(f"{self._shown(url)}: redirected ({response.status_code}), but not to a URL")
+            raise SourceUnavailable(f"{self._display_url(url)}: redirected ({response.status_code}), but not to a URL")
         if url.scheme == "https" and target.scheme == "http":
-            raise SourceUnavailable(f"{self._shown(url)}: redirected from https to http, which is not followed")
+            raise SourceUnavailable(f"{self._display_url(url)}: redirected from https to http, which is not followed")
         return target
 
-    def _judge(self, url: httpx.URL, response: httpx.Response) -> None:
+    def _check_response(self, url: httpx.URL, response: httpx.Response) -> None:
         """Raises SourceUnavailable, and notes the time of the next request; SourceSaysNonsense."""
         status = response.status_code
         if status == 200:
             return
         if 200 <= status < 300:
-            raise SourceSaysNonsense(f"{self._shown(url)}: status {status}, expected 200 with everything")
+            raise SourceSaysNonsense(f"{self._display_url(url)}: status {status}, expected 200 with everything")
         wait_s = self._retry_after_s(response)
         if wait_s is None:
-            raise SourceUnavailable(f"{self._shown(url)}: status {status}")
+            raise SourceUnavailable(f"{self._display_url(url)}: status {status}")
         self._not_before_s = self._clock.monotonic() + wait_s
-        raise SourceUnavailable(f"{self._shown(url)}: status {status}, asked again in {wait_s:g} s (Retry-After)")
+        raise SourceUnavailable(f"{self._display_url(url)}: status {status}, asked again in {wait_s:g} s (Retry-After)")
 
     def _retry_after_s(self, response: httpx.Response) -> float | None:
         """The wait of Retry-After, bounded on both sides. A date in it is compared with the server's own Date."""
@@ -450,7 +455,7 @@ class HttpSource:
         """The whole body, unpacked. Memory holds at most the limit and one chunk."""
         coding = response.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("identity", "gzip", "x-gzip", ""):
-            raise SourceSaysNonsense(f"{self._shown(url)}: Content-Encoding {coding!r}, expected gzip or none")
+            raise SourceSaysNonsense(f"{self._display_url(url)}: Content-Encoding {coding!r}, expected gzip or none")
         unpack = _Gzip() if coding.endswith("gzip") else None
         body = bytearray()
         try:
@@ -459,15 +464,15 @@ class HttpSource:
                     body += piece
                     if len(body) > max_bytes:
                         raise SourceSaysNonsense(
-                            f"{self._shown(url)}: more than {self._options.max_bytes} bytes (max_bytes)"
+                            f"{self._display_url(url)}: more than {self._options.max_bytes} bytes (max_bytes)"
                         )
         except zlib.error:
-            raise SourceSaysNonsense(f"{self._shown(url)}: the answer is not gzip, unlike its header") from None
+            raise SourceSaysNonsense(f"{self._display_url(url)}: the answer is not gzip, unlike its header") from None
         if unpack is not None and not unpack.is_whole:
-            raise SourceSaysNonsense(f"{self._shown(url)}: the packed answer was cut off")
+            raise SourceSaysNonsense(f"{self._display_url(url)}: the packed answer was cut off")
         return bytes(body)
 
-    def _shown(self, url: httpx.URL | str) -> str:
+    def _display_url(self, url: httpx.URL | str) -> str:
         return without_secrets(str(url))
 
 
@@ -485,11 +490,11 @@ class OfferHttpSource(HttpSource):
                 response = await self._send("POST", url, {"Content-Type": "application/json"}, body)
                 await response.aclose()
         except TimeoutError:
-            raise SourceUnavailable(f"{self._shown(url)}: no answer in {self._options.timeout_s:g} s") from None
+            raise SourceUnavailable(f"{self._display_url(url)}: no answer in {self._options.timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown(url)}: {text_of(error)}") from None
+            raise SourceUnavailable(f"{self._display_url(url)}: {text_of(error)}") from None
         if not 200 <= response.status_code < 300:
-            raise SourceUnavailable(f"{self._shown(url)}: status {response.status_code}, expected 2xx")
+            raise SourceUnavailable(f"{self._display_url(url)}: status {response.status_code}, expected 2xx")
 
 
 class _Gzip:

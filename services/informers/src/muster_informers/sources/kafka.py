@@ -138,7 +138,7 @@ class KafkaSource:
         self._security = security
         self._clock: Clock = context.clock
         self._consumer: AIOKafkaConsumer | None = None
-        self._places: Sequence[TopicPartition] = ()
+        self._topic_partitions: Sequence[TopicPartition] = ()
         self._marker = options.marker.encode()
         self._heard_s = 0.0
         self._was_away = True  # the topic was missing at some time since the last listing
@@ -155,7 +155,7 @@ class KafkaSource:
         consumer = await self._start()
         ends = await self._offsets(consumer.end_offsets)  # 1
         firsts = await self._offsets(consumer.beginning_offsets)
-        for topic_partition in self._places:
+        for topic_partition in self._topic_partitions:
             consumer.seek(topic_partition, firsts[topic_partition])
         newest = await self._newest(consumer, ends)  # 2
         if self._marker and newest.pop((-1, self._marker), None) is None:  # 3
@@ -202,9 +202,9 @@ class KafkaSource:
             raise CursorExpired(f"topic {self._options.topic}: it was away, or not heard for {_TOMBSTONES_S:g} s")
         try:
             consumer = await self._start()
-            if {topic_partition.partition for topic_partition in self._places} != positions.keys():
-                raise CursorExpired(f"topic {self._options.topic}: has {len(self._places)} partitions now")
-            for topic_partition in self._places:
+            if {topic_partition.partition for topic_partition in self._topic_partitions} != positions.keys():
+                raise CursorExpired(f"topic {self._options.topic}: has {len(self._topic_partitions)} partitions now")
+            for topic_partition in self._topic_partitions:
                 consumer.seek(topic_partition, positions[topic_partition.partition])
             await self._check(consumer)
             while True:
@@ -284,14 +284,14 @@ class KafkaSource:
         consumer.assign([first])
         await self._bounded(consumer.end_offsets([first]), "partitions")  # makes the client load the partitions
         partitions = consumer.partitions_for_topic(options.topic) or {0}
-        self._places = [TopicPartition(options.topic, partition) for partition in sorted(partitions)]
-        consumer.assign(self._places)
+        self._topic_partitions = [TopicPartition(options.topic, partition) for partition in sorted(partitions)]
+        consumer.assign(self._topic_partitions)
         return consumer
 
     async def _check(self, consumer: AIOKafkaConsumer) -> None:
         """Checks that the brokers answer and still have the positions. Raises SourceUnavailable, CursorExpired."""
         partitions = consumer.partitions_for_topic(self._options.topic)
-        if partitions is not None and len(partitions) != len(self._places):
+        if partitions is not None and len(partitions) != len(self._topic_partitions):
             raise CursorExpired(f"topic {self._options.topic}: has {len(partitions)} partitions now")
         ends = await self._offsets(consumer.end_offsets)
         firsts = await self._offsets(consumer.beginning_offsets)
@@ -314,11 +314,11 @@ class KafkaSource:
     async def _positions(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
         return {
             topic_partition: await self._bounded(consumer.position(topic_partition), "position")
-            for topic_partition in self._places
+            for topic_partition in self._topic_partitions
         }
 
     async def _offsets(self, ask: Any) -> dict[TopicPartition, int]:
-        offsets: dict[TopicPartition, int] = await self._bounded(ask(list(self._places)), "offsets")
+        offsets: dict[TopicPartition, int] = await self._bounded(ask(list(self._topic_partitions)), "offsets")
         return offsets
 
     async def _bounded(self, work: Awaitable[T], subject: str) -> T:

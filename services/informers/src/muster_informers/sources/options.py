@@ -14,7 +14,7 @@ from muster_informers.sources.error_text import without_secrets
 
 # How often a watch reports that its source lives while nothing changes, if the source is not polled.
 HEARTBEAT_S = 2.0
-_SHOWN_MAX = 80
+_QUOTED_MAX = 80
 
 Seconds = Annotated[float, Field(gt=0, le=3600), AllowInfNan(False)]
 SecondsOrNone = Annotated[float, Field(ge=0, le=3600), AllowInfNan(False)]
@@ -44,7 +44,7 @@ def options_as(model: type[M], options: Options, context: InformerContext) -> M:
 
 def wrong(context: InformerContext, option: str, problem: str) -> InformerSettingsWrong:
     """The error for an option that only the factory can check."""
-    return InformerSettingsWrong(f"{_place(context.name)}{'.' + option if option else ''}: {problem}")
+    return InformerSettingsWrong(f"{_setting_path(context.name)}{'.' + option if option else ''}: {problem}")
 
 
 def is_secret(model: type[BaseModel], option: str) -> bool:
@@ -79,17 +79,17 @@ def names_of(
     context: InformerContext, store: str, *, account: str, protocol: str, tls: str, address: str
 ) -> StoreNames:
     """Returns the names of an informer's options, for messages; see :meth:`StoreNames.prefixed`."""
-    prefix = f"{_place(context.name)}."
+    prefix = f"{_setting_path(context.name)}."
     return StoreNames.prefixed(prefix, store, account=account, protocol=protocol, tls=tls, address=address)
 
 
-def _place(name: str) -> str:
+def _setting_path(name: str) -> str:
     return f"scheduler.external.informers.{name}"
 
 
 def _problem(model: type[BaseModel], name: str, problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
-    where = ".".join([_place(name), *location])
+    where = ".".join([_setting_path(name), *location])
     option = location[0] if location else ""
     match problem["type"]:
         case "extra_forbidden":
@@ -97,19 +97,19 @@ def _problem(model: type[BaseModel], name: str, problem: Any) -> str:
         case "missing":
             return f"{where}: is missing; expected: {model.model_fields[option].description}"
         case "value_error" if not option:
-            return f"{where}: {_said(problem)}"
+            return f"{where}: {_expectation(problem)}"
     if is_secret(model, option):
-        return f"{where}: {_said(problem)}"
-    return f"{where}: {_shown(problem['input'])}: {_said(problem)}"
+        return f"{where}: {_expectation(problem)}"
+    return f"{where}: {_quote(problem['input'])}: {_expectation(problem)}"
 
 
-def _said(problem: Any) -> str:
+def _expectation(problem: Any) -> str:
     text = str(problem["msg"]).removeprefix("Value error, ")
     return text.replace("Input should be", "expected")
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     if isinstance(value, SecretStr):
         return "(a secret)"
     text = repr(without_secrets(value)) if isinstance(value, str) else repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+    return text if len(text) <= _QUOTED_MAX else f"{text[:_QUOTED_MAX]}…"

@@ -150,7 +150,7 @@ class RedisSource:
 
     def __init__(self, options: RedisOptions, context: InformerContext) -> None:
         self._options = options
-        self._shown = f"Redis at {without_secrets(options.url.get_secret_value())}"
+        self._display_name = f"Redis at {without_secrets(options.url.get_secret_value())}"
         self._names = names_of(
             context, "Redis", account="username password", protocol="url", tls="rediss://", address="url"
         )
@@ -166,7 +166,7 @@ class RedisSource:
                 return await self._list()
             except CursorExpired as error:
                 cause = error
-        raise SourceUnavailable(f"{self._shown}: the stream changes faster than the hash is read: {cause}")
+        raise SourceUnavailable(f"{self._display_name}: the stream changes faster than the hash is read: {cause}")
 
     async def _list(self) -> Listing:
         """Lists: 1 find the stream's end, 2 read the hash, 3 judge whether it is an inventory, 4 apply the stream's
@@ -177,7 +177,7 @@ class RedisSource:
         fields, is_marked = 0, False
         position = 0
         while True:  # 2
-            position, some = await self._ask(self._redis.hscan(self._options.key, position, count=_SCAN_COUNT))
+            position, some = await self._request(self._redis.hscan(self._options.key, position, count=_SCAN_COUNT))
             for field, value in some.items():
                 fields += 1
                 if self._options.marker and field == self._options.marker.encode():
@@ -188,12 +188,14 @@ class RedisSource:
             if position == 0:
                 break
         if self._options.marker and not is_marked:  # 3
-            raise SourceUnavailable(f"{self._shown}: no field {self._options.marker!r} in {self._options.key} (marker)")
+            raise SourceUnavailable(
+                f"{self._display_name}: no field {self._options.marker!r} in {self._options.key} (marker)"
+            )
         end = await self._end()
         if not fields and end.last == (0, 0) and not self._options.empty_is_valid:
             raise SourceUnavailable(
-                f"{self._shown}: neither {self._options.key} nor {self._options.stream} is there; expected the hash, "
-                "the stream of its changes, or both (or set empty_is_valid)"
+                f"{self._display_name}: neither {self._options.key} nor {self._options.stream} is there; expected the "
+                "hash, the stream of its changes, or both (or set empty_is_valid)"
             )
         stream_position = start  # 4
         while stream_position.last < end.last:
@@ -211,7 +213,7 @@ class RedisSource:
         )
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
-        position = _place_of(cursor)
+        position = _parse_cursor(cursor)
         stream = self._options.stream
         try:
             while True:
@@ -223,7 +225,7 @@ class RedisSource:
                 await self._check_hash()
                 yield ()
                 # The entries only wake the watch: the next step reads them and proves that none is missing.
-                await self._ask(
+                await self._request(
                     self._redis.xread({stream: _text(position.last)}, count=1, block=round(HEARTBEAT_S * 1000))
                 )
         finally:
@@ -249,14 +251,14 @@ class RedisSource:
         async with self._redis.pipeline(transaction=True) as together:
             together.xinfo_stream(stream)
             together.xrange(stream, min=f"({_text(position.last)}", count=_ENTRIES_MAX)
-            reply, entries = await self._ask(together.execute(raise_on_error=False))
-        info = None if _is_missing(reply) else self._judged(reply)
+            reply, entries = await self._request(together.execute(raise_on_error=False))
+        info = None if _is_missing(reply) else self._check_answer(reply)
         if info is None:
             if position.last == (0, 0):
                 return (), position
-            raise CursorExpired(f"{self._shown}: the stream {stream} is gone")
+            raise CursorExpired(f"{self._display_name}: the stream {stream} is gone")
         self._prove(info, position)
-        if not self._judged(entries):
+        if not self._check_answer(entries):
             return (), position._replace(last=_id(info["last-generated-id"]))
         added = None if position.added is None else position.added + len(entries)
         return entries, _StreamPosition(_id(entries[-1][0]), added)
@@ -265,29 +267,33 @@ class RedisSource:
         """Checks that no entry between a place and the stream's end was lost. Raises CursorExpired."""
         stream, last, added = self._options.stream, _id(info["last-generated-id"]), info.get("entries-added")
         if last < position.last:
-            raise CursorExpired(f"{self._shown}: the stream {stream} ends before the last read entry: another server?")
+            raise CursorExpired(
+                f"{self._display_name}: the stream {stream} ends before the last read entry: another server?"
+            )
         if added is not None and position.added is not None and added < position.added:
-            raise CursorExpired(f"{self._shown}: the stream {stream} was started again")
+            raise CursorExpired(f"{self._display_name}: the stream {stream} was started again")
         if _id(info.get("max-deleted-entry-id", b"0-0")) > position.last:
-            raise CursorExpired(f"{self._shown}: entries of the stream {stream} were deleted before they were read")
+            raise CursorExpired(
+                f"{self._display_name}: entries of the stream {stream} were deleted before they were read"
+            )
         first = info["first-entry"]
         if last == position.last or (first is not None and _id(first[0]) <= position.last):
             return
         # All remaining entries are new; the count tells whether some are missing.
         if added is None or position.added is None or added - position.added != info["length"]:
-            raise CursorExpired(f"{self._shown}: the stream {stream} was trimmed before it was read")
+            raise CursorExpired(f"{self._display_name}: the stream {stream} was trimmed before it was read")
 
     async def _check_hash(self) -> None:
         """Checks that the hash still exists, if it did and no entry has emptied it. Raises CursorExpired."""
         options = self._options
-        type_name = await self._ask(self._redis.type(options.key))
+        type_name = await self._request(self._redis.type(options.key))
         if type_name not in (b"hash", b"none"):
-            raise SourceSaysNonsense(f"{self._shown}: {options.key} is a {type_name.decode()}, expected a hash")
+            raise SourceSaysNonsense(f"{self._display_name}: {options.key} is a {type_name.decode()}, expected a hash")
         is_there = type_name == b"hash"
         if is_there and options.marker:
-            is_there = bool(await self._ask(self._redis.hexists(options.key, options.marker)))
+            is_there = bool(await self._request(self._redis.hexists(options.key, options.marker)))
         if not is_there and (options.marker or self._had_hash):
-            raise CursorExpired(f"{self._shown}: the hash {options.key} is gone, or its marker")
+            raise CursorExpired(f"{self._display_name}: the hash {options.key} is gone, or its marker")
         self._had_hash = is_there
 
     def _deltas(self, entries: Sequence[Entry], before: str, after: str) -> Sequence[Delta]:
@@ -342,29 +348,29 @@ class RedisSource:
             info: dict[str, Any] = await self._answer(asking)
         except ResponseError as error:
             if not _is_missing(error):
-                self._judged(error)
+                self._check_answer(error)
             return None
         return info
 
-    async def _ask(self, asking: Awaitable[Any]) -> Any:
+    async def _request(self, asking: Awaitable[Any]) -> Any:
         """Asks the server. Raises SourceUnavailable, SourceSaysNonsense."""
         try:
             return await self._answer(asking)
         except ResponseError as error:
-            return self._judged(error)
+            return self._check_answer(error)
 
-    def _judged(self, answer: Any) -> Any:
+    def _check_answer(self, answer: Any) -> Any:
         """The server's answer. Raises SourceUnavailable, SourceSaysNonsense for an error."""
         if isinstance(answer, ResponseError):
             if (refused := self._refusal(answer)) is not None:
-                raise SourceUnavailable(f"{self._shown}: {refused}") from None
+                raise SourceUnavailable(f"{self._display_name}: {refused}") from None
             if "WRONGTYPE" in str(answer):
                 raise SourceSaysNonsense(
-                    f"{self._shown}: {self._options.key} is no hash, or {self._options.stream} no stream"
+                    f"{self._display_name}: {self._options.key} is no hash, or {self._options.stream} no stream"
                 ) from None
-            raise SourceUnavailable(f"{self._shown}: {text_of(answer)}") from None
+            raise SourceUnavailable(f"{self._display_name}: {text_of(answer)}") from None
         if isinstance(answer, Exception):
-            raise SourceUnavailable(f"{self._shown}: {text_of(answer)}") from None
+            raise SourceUnavailable(f"{self._display_name}: {text_of(answer)}") from None
         return answer
 
     async def _answer(self, asking: Awaitable[T]) -> T:
@@ -377,9 +383,9 @@ class RedisSource:
         except ResponseError:
             raise
         except TimeoutError:
-            raise SourceUnavailable(f"{self._shown}: no answer in {timeout_s:g} s") from None
+            raise SourceUnavailable(f"{self._display_name}: no answer in {timeout_s:g} s") from None
         except (RedisError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown}: {self._refusal(error) or text_of(error)}") from None
+            raise SourceUnavailable(f"{self._display_name}: {self._refusal(error) or text_of(error)}") from None
 
     def _refusal(self, error: BaseException) -> str | None:
         return redis_problem(error, self._names, has_tls=self._options.url.get_secret_value().startswith("rediss://"))
@@ -404,7 +410,7 @@ class OfferRedisSource(RedisSource):
                 together.xadd(
                     self._options.give_back_stream, entry, maxlen=self._options.give_back_entries, approximate=True
                 )
-            await self._ask(together.execute())
+            await self._request(together.execute())
 
     async def close(self) -> None:
         self._is_closed = True
@@ -456,7 +462,7 @@ def _text(entry_id: EntryId) -> str:
     return f"{entry_id[0]}-{entry_id[1]}"
 
 
-def _place_of(cursor: str) -> _StreamPosition:
+def _parse_cursor(cursor: str) -> _StreamPosition:
     """Parses a cursor. Raises CursorExpired if it is invalid."""
     last, _, added = cursor.partition(";")
     try:

@@ -88,7 +88,7 @@ def _note_commits(notes: dict[str, list[tuple[float, ...]]]) -> None:
         began_s = time.monotonic()
         await commit(self_, records, input_position)
         if input_position is not None:
-            notes[COMMITTED].append((self_._place.partition, input_position - 1, began_s, time.monotonic()))
+            notes[COMMITTED].append((self_._topic_partition.partition, input_position - 1, began_s, time.monotonic()))
 
     owner.commit = noted
 

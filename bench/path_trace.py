@@ -28,7 +28,7 @@ _STEPS = (
     ("muster_bus.backends.sqlite_commits", "Committer", "_commit", "<", "log: a commit begins"),
     ("muster_bus.backends.sqlite_commits", "Committer", "_execute", "<", "log: SQLite and fsync begin"),
     ("muster_bus.backends.sqlite_commits", "Committer", "_execute", ">", "log: they end"),
-    ("muster_bus.backends.sqlite", "SqliteLog", "_settle", "<", "log: publishes"),
+    ("muster_bus.backends.sqlite", "SqliteLog", "_resolve_queued", "<", "log: publishes"),
     ("muster_scheduler.machine", "SchedulerMachine", "apply", "<", "scheduler: apply begins"),
     ("muster_scheduler.machine", "SchedulerMachine", "apply", ">", "scheduler: apply ends"),
     ("muster_bus.backends.sqlite_handles", "SqliteOwner", "_unit", "<", "scheduler: commits (emit is done)"),

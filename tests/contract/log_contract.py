@@ -247,7 +247,7 @@ class LogContract:
         slow = await bus.reader(topics.events, 0, offsets[1])  # only now: a reader may have fetched ahead
         with pytest.raises(OffsetOutOfRange) as caught:
             await drain(slow, 1)
-        assert (caught.value.asked, caught.value.first, caught.value.end) == (offsets[1], offsets[4], offsets[5] + 1)
+        assert (caught.value.position, caught.value.first, caught.value.end) == (offsets[1], offsets[4], offsets[5] + 1)
         assert await slow.first_offset() == offsets[4]
         slow.seek(caught.value.first)
         assert values(await drain(slow, 2)) == [b"4", b"5"]

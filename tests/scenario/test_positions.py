@@ -64,7 +64,7 @@ class LateReader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def known_end(self) -> int:
+    def cached_end(self) -> int:
         return self._reader.position
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:

@@ -25,7 +25,7 @@ class Holey:
     def seek(self, offset: int) -> None:
         self.position = offset
 
-    def known_end(self) -> int:
+    def cached_end(self) -> int:
         return 20
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
@@ -102,7 +102,7 @@ class Consumer:
 
 async def test_a_batch_that_kafkas_checksum_does_not_fit_is_damage_at_its_place() -> None:
     reader = KafkaReader.__new__(KafkaReader)
-    reader._place, reader._consumer = TopicPartition("t", 0), Consumer()  # type: ignore[assignment]
+    reader._topic_partition, reader._consumer = TopicPartition("t", 0), Consumer()  # type: ignore[assignment]
     reader._link = SimpleNamespace(clock=SystemClock())  # type: ignore[assignment]
     reader._position, reader._closed, reader._damaged_at, reader._empty_since_s = 0, False, None, None
     reader._check = lambda: None  # type: ignore[method-assign]

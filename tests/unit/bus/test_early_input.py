@@ -243,7 +243,7 @@ async def test_another_owner_does_not_read_what_is_staged_for_the_one_before(log
     append = asyncio.ensure_future(writer.append(OutRecord(topics.requests, 0, b"k", b"v")))
     assert [record.value for record in await reading] == [b"v"]
     assert not await following.read(10, 0)
-    assert following.known_end() == 0
+    assert following.cached_end() == 0
     log._release()
     assert await append == 0
     assert [record.value for record in await following.read(10, 60)] == [b"v"]

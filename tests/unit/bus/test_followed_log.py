@@ -81,7 +81,7 @@ async def test_holes_of_compaction_are_passed_by_slow_and_by_current_readers(
         assert [record.value for record in found][-1_000:] == [b"%d" % n for n in range(1_000)]
         offsets = [record.offset for record in found]
         assert offsets == sorted(set(offsets))
-        assert reader.position == reader.known_end() == 3_000 == await reader.end_offset()
+        assert reader.position == reader.cached_end() == 3_000 == await reader.end_offset()
     other = Followed(owned)  # with no chain yet
     found = await read_to(await (await other.start()).reader(topic, 1), 3_000)
     await other.stop()
@@ -97,9 +97,9 @@ async def test_a_look_at_the_file_finds_what_the_pipe_has_not_said(owned: Sqlite
     reader, unread = await alone.reader(topic, 1), owned.settings.topics().events
     await append(owned, topic, range(10))
     await append(owned, unread, range(10))
-    assert reader.known_end() == 0
+    assert reader.cached_end() == 0
     alone.refresh()
-    assert reader.known_end() == 10
+    assert reader.cached_end() == 10
     assert len(await read_to(reader, 10)) == 10
     asked = []
     real = LogFile.bounds
@@ -110,7 +110,7 @@ async def test_a_look_at_the_file_finds_what_the_pipe_has_not_said(owned: Sqlite
         await append(owned, topic, range(1))
         alone.refresh()
         assert asked == [(topic, 1)], "of the partitions that are read"
-    assert reader.known_end() == 11
+    assert reader.cached_end() == 11
     await alone.close()
     alone.refresh()
 
@@ -188,9 +188,9 @@ async def test_frames_have_a_distance_and_a_question_gets_the_rest_before(
     for known in (1, 6, 11):
         for number in range(known, known + 5):
             await append(owned, topic, range(number, number + 1))
-            assert reader.known_end() == known
+            assert reader.cached_end() == known
         await both.server.wait_synced()
-        assert reader.known_end() == known + 5
+        assert reader.cached_end() == known + 5
         assert len(await read_to(reader, known + 5)) == 5
     await both.stop()
 
@@ -199,7 +199,7 @@ async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
     owned: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_server, "_PAUSE_S", 600.0)
-    monkeypatch.setattr(log_server, "_SEEN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(log_server, "_SYNC_TIMEOUT_S", 0.01)
     topic = owned.settings.topics().events
     sent: list[FromLog] = []
     server = LogServer(owned, await owned.writer("child"), sent.append, lambda: 0, lambda _: None)
@@ -211,7 +211,7 @@ async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
         await server.wait_synced()
         kinds = [type(message) for message in sent]
         assert kinds == [EndsChanged, SyncRequest, SyncRequest]
-        monkeypatch.setattr(log_server, "_SEEN_TIMEOUT_S", 600.0)
+        monkeypatch.setattr(log_server, "_SYNC_TIMEOUT_S", 600.0)
         asking = [asyncio.create_task(server.wait_synced()) for _ in range(3)]
         await asyncio.sleep(0)
         question = sent[-1]

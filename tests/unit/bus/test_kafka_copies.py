@@ -14,7 +14,7 @@ def topic(name: str, *in_sync: int) -> dict[str, Any]:
 
 def test_partitions_with_too_few_copies_are_named_in_order() -> None:
     found = shortage([topic("requests", 2, 1), topic("state", 1, 2), topic("events", 2, 2)], brokers=2, least=2)
-    assert found.places == (("requests", 1, 1), ("state", 0, 1))
+    assert found.partitions == (("requests", 1, 1), ("state", 0, 1))
     assert found.sentence.startswith(
         "too few copies are in sync: requests[1] has 1, state[0] has 1; expected at least 2 "
         "(log.kafka_min_insync_replicas), 2 brokers answer."

@@ -83,22 +83,22 @@ def test_a_note_is_a_short_text() -> None:
 
 def test_a_note_knows_where_the_present_commit_ends() -> None:
     notes = OwnerNotes(PLACES, PartitionFound(5, None, is_newest=False, present=ends(state=20)))
-    notes.keep_account(LiveKeys())
+    notes.track_live_keys(LiveKeys())
     notes.add(b"k", b"v")
     counts = {PLACES.state: 3}
     note = Note.from_text(notes.offsets(7, counts)[PLACES.state].metadata)
     assert note is not None
     assert note.position == 7
-    assert note.parts["si.state.v1/0"].end == 24  # with the marker of the transaction
-    assert note.parts["si.state.v1/0"].live is not None
-    assert note.parts["si.events.v1/0"].end == 10
+    assert note.partitions["si.state.v1/0"].end == 24  # with the marker of the transaction
+    assert note.partitions["si.state.v1/0"].live is not None
+    assert note.partitions["si.events.v1/0"].end == 10
     assert notes.is_as_noted({PLACES.state: 20}, "the log")
     notes.committed(counts)
     # a coordinator that moved has written a marker twice: the note is committed again, of the place that it is
     assert not notes.is_as_noted({PLACES.state: 25}, "the log")
     note = Note.from_text(notes.offsets(7, counts)[PLACES.state].metadata)
     assert note is not None
-    assert note.parts["si.state.v1/0"].end == 29
+    assert note.partitions["si.state.v1/0"].end == 29
     notes.committed(counts)
     assert notes.is_as_noted({PLACES.state: -1}, "the log")  # the broker did not say
     with pytest.raises(LogDamaged, match=r"si\.state\.v1\[0\] from 28 to 29: its newest records are missing"):
@@ -109,7 +109,7 @@ def test_what_is_there_is_compared_with_the_note() -> None:
     notes = OwnerNotes(PLACES, PartitionFound(10, None, is_newest=False, present=ends()))
     live = LiveKeys()
     live.fold([record(TOPICS.state, 3)])
-    notes.keep_account(live)
+    notes.track_live_keys(live)
     found = found_after(notes, ends())
     assert PLACES.check(found) == []
     assert PLACES.check_state(found, live) == []

@@ -29,7 +29,7 @@ async def opened(tmp_path: Path) -> SqliteLog:
 def drops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each drop frees, from now on."""
     found: list[int] = []
-    drop = PartitionTail.drop_part
+    drop = PartitionTail.drop_oldest
 
     def noted(tail: PartitionTail) -> int:
         before = tail.base
@@ -37,7 +37,7 @@ def drops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(tail.base - before)
         return size
 
-    monkeypatch.setattr(PartitionTail, "drop_part", noted)
+    monkeypatch.setattr(PartitionTail, "drop_oldest", noted)
     return found
 
 
@@ -61,7 +61,7 @@ async def test_each_append_to_a_full_tail_frees_about_as_many_records_as_came(
     kept = place.tail.end - place.tail.base
     assert kept * 350 <= TAIL_BYTES, "the tail is not over its limit"
     assert kept * 350 > TAIL_BYTES / 2
-    assert reader.known_end() == 5_000 + came
+    assert reader.cached_end() == 5_000 + came
     await log.close()
 
 
@@ -96,7 +96,7 @@ async def test_a_full_write_ahead_log_begins_anew_in_the_room_that_its_file_has(
         monkeypatch.setattr(f"muster_bus.backends.sqlite_commits.{name}", value)
     log = await opened(tmp_path)
     # (Maintenance does not help: as on a machine on which it falls behind.)
-    monkeypatch.setattr(log._maintenance, "_checkpoint_beside", log._committer.checkpoint_wanted.clear)
+    monkeypatch.setattr(log._maintenance, "_checkpoint_concurrently", log._committer.checkpoint_requested.clear)
     topics, wal = log.settings.topics(), tmp_path / "log.db-wal"
     owner = await log.take_over("group", topics.requests, 0)
     sizes: list[int] = []

@@ -31,7 +31,7 @@ async def test_a_tail_has_what_was_not_dropped_and_keeps_nothing_else(seed: int)
         kept += more
         end = base + len(kept)
         while len(kept) > 2_000:
-            sizes -= tail.drop_part()
+            sizes -= tail.drop_oldest()
             gone = tail.base - base
             assert 0 < gone <= 256, "one step frees few records"
             base += gone
@@ -43,15 +43,15 @@ async def test_a_tail_has_what_was_not_dropped_and_keeps_nothing_else(seed: int)
         assert tail.slice(base - 1, 10) is None
         assert len(watched) == len(kept), "dropped records keep their memory"
     while tail.base < tail.end:
-        sizes -= tail.drop_part()
+        sizes -= tail.drop_oldest()
     assert sizes == 0, "what came in goes out"
 
 
 async def test_a_tail_from_which_all_is_dropped_is_empty() -> None:
     tail = PartitionTail(0)
     assert tail.extend(items(2), 20) == 1
-    assert tail.drop_part() == 20
-    assert tail.drop_part() == 0
+    assert tail.drop_oldest() == 20
+    assert tail.drop_oldest() == 0
     assert (tail.base, tail.end) == (2, 2)
     assert tail.slice(2, 10) == ()
 
@@ -69,7 +69,7 @@ async def test_records_that_nobody_kept_are_not_there_and_later_ones_are() -> No
     assert tail.slice(12, 10) is None
     assert tail.slice(13, 10) == after
     assert tail.slice(14, 10) == after[1:]
-    assert tail.drop_part() == 3, "older records go first"
+    assert tail.drop_oldest() == 3, "older records go first"
     assert (tail.base, tail.end) == (13, 15)
 
 
@@ -77,7 +77,7 @@ async def test_large_records_are_parts_of_their_own() -> None:
     tail = PartitionTail(0)
     for _ in range(10):
         assert tail.extend(items(1), 60_000) == 1
-    assert tail.drop_part() == 60_000
+    assert tail.drop_oldest() == 60_000
 
 
 async def test_all_before_an_offset_goes_at_once() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from muster_bus.backends.breaks import Break, BreakKind
 from muster_bus.backends.sqlite_backup import verify_database
-from muster_bus.backends.sqlite_breaks import check, check_beside
+from muster_bus.backends.sqlite_breaks import check, check_side_files
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
 from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_repair import repair_log
@@ -54,7 +54,7 @@ def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assi
 def _breaks(path: Path) -> list[Break]:
     try:
         with contextlib.closing(open_read_only(path)) as connection:
-            breaks = check_beside(connection, path) + check(connection, whole=True).breaks
+            breaks = check_side_files(connection, path) + check(connection, whole=True).breaks
     except (sqlite3.Error, OSError) as error:
         raise CommandError(f"{path} cannot be read: {error}. Restore a backup (docs/backup.md)") from error
     if not any(break_.kind is BreakKind.FILE for break_ in breaks):

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 # elapsed time alike, and step by less than a second.
 STEP_NS = 2_000_000_000
 # Recorded time approaches the wall clock by one part in so many: 1 s in 17 minutes. Time servers slew as fast.
-SLEW_PARTS = 1000
+SLEW_DIVISOR = 1000
 # What is missing to the wall clock is measured again after so long. In a shorter time there is less than 1 µs to slew.
 _MEASURED_EVERY_NS = 1_000_000
 # Readings of both clocks within so long are of one moment; it is tried so often.
@@ -107,7 +107,7 @@ class SlewedTime:
         passed_ns = elapsed_ns - self._elapsed_ns
         if passed_ns <= 0:
             return self._latest_ns
-        most_ns = passed_ns // SLEW_PARTS
+        most_ns = passed_ns // SLEW_DIVISOR
         time_ns = self._time_ns + passed_ns + max(-most_ns, min(most_ns, self.missing_ns))
         self._latest_ns = time_ns = max(time_ns, self._latest_ns)
         if passed_ns >= _MEASURED_EVERY_NS:
@@ -127,7 +127,7 @@ class StepLimit:
         """Returns the time from which the next step may be reported."""
         return self._full_ns - (STEPS_AT_ONCE - 1) * STEP_EVERY_NS
 
-    def take(self, now_ns: int) -> bool:
+    def is_allowed(self, now_ns: int) -> bool:
         """Tells whether a step may be reported now, and counts it if so."""
         if now_ns < self.due_ns():
             return False
@@ -225,7 +225,7 @@ class SystemClock:
     def _stepped(self, step_ns: int, elapsed_ns: int, offset_ns: int) -> None:
         self.stepped_ns += step_ns
         self._unlogged_ns += step_ns
-        if self._limit.take(elapsed_ns):
+        if self._limit.is_allowed(elapsed_ns):
             log.warning("clock.stepped", seconds=self._unlogged_ns / 1e9, offset_s=offset_ns / 1e9)
             self._unlogged_ns = 0
 

@@ -30,14 +30,14 @@ class DamagedParts:
 
     def __init__(self, lost: str) -> None:
         self._lost = lost
-        self._parts: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self._reasons: dict[tuple[str, int, int], str] = {}
         self._remedy = ""
 
     def note(self, error: LogDamaged) -> None:
         """Reports a part, once. Parts of a partition that touch each other are one."""
         partition, first, end = (error.topic, error.partition), error.first_offset, error.next_offset
-        parts = self._parts.setdefault(partition, [])
+        parts = self._ranges.setdefault(partition, [])
         if any(start <= first and end <= stop for start, stop in parts):
             return
         touching = [part for part in parts if part[0] <= end and first <= part[1]]
@@ -46,21 +46,21 @@ class DamagedParts:
         self._remedy = error.remedy
         self._reasons[error.topic, error.partition, merged[0]] = error.reason
         metrics.damaged_parts.labels(error.topic).set(
-            sum(len(spans) for (topic, _), spans in self._parts.items() if topic == error.topic)
+            sum(len(spans) for (topic, _), spans in self._ranges.items() if topic == error.topic)
         )
         if not touching:
             log.error("log.damaged_part_passed", story=f"{error}; {self._lost}")
 
     def at(self, topic: str, partition: int, offset: int) -> int | None:
         """Returns the offset behind the known damaged part that holds an offset; None: none does."""
-        parts = self._parts.get((topic, partition), ())
+        parts = self._ranges.get((topic, partition), ())
         return next((end for first, end in parts if first <= offset < end), None)
 
     def problems(self) -> list[str]:
         """Returns the parts for health: one sentence, or none."""
         places = [
             f"{topic}[{partition}] from {first} to {end} ({self._reasons[topic, partition, first]})"
-            for (topic, partition), parts in sorted(self._parts.items())
+            for (topic, partition), parts in sorted(self._ranges.items())
             for first, end in parts
         ]
         if not places:
@@ -85,8 +85,8 @@ class PassingReader:
     def seek(self, offset: int) -> None:
         self._reader.seek(offset)
 
-    def known_end(self) -> int:
-        return self._reader.known_end()
+    def cached_end(self) -> int:
+        return self._reader.cached_end()
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         try:

@@ -132,14 +132,14 @@ class RecordTooLarge(LogError):
 class OffsetOutOfRange(LogError):
     """The offset no longer exists, or does not exist yet.
 
-    :param asked: the offset asked for.
+    :param position: the offset asked for.
     :param first: lowest offset that exists.
     :param end: one past the highest offset that exists.
     """
 
     def __init__(self, topic: str, partition: int, position: int, first: int, end: int) -> None:
         super().__init__(f"{topic}[{partition}] has no offset {position}: it holds {first} to {end}")
-        self.topic, self.partition, self.asked, self.first, self.end = topic, partition, position, first, end
+        self.topic, self.partition, self.position, self.first, self.end = topic, partition, position, first, end
 
 
 class LogClosed(LogError):

@@ -92,7 +92,7 @@ class LogReader(Protocol):
         """Sets the position. An offset that retention has deleted makes the next ``read`` raise OffsetOutOfRange."""
         ...
 
-    def known_end(self) -> int:
+    def cached_end(self) -> int:
         """Returns one past the highest record that this process knows to be visible. Never less than the position."""
         ...
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from muster_bus.errors import LogBehind
 
-_SHOWN_MAX = 3  # partitions that a message names
+_NAMED_MAX = 3  # partitions that a message names
 
 
 class LogMark(NamedTuple):
@@ -124,7 +124,7 @@ def check(log_name: str, present: LogMark, witness: str, witnessed: LogMark | No
             f"{partition} ends at {short[partition][0]} instead of {short[partition][1]}"
             for partition in partitions[:3]
         )
-        more = f", and {len(partitions) - _SHOWN_MAX} more" if len(partitions) > _SHOWN_MAX else ""
+        more = f", and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
         problem = f"{log_name} is older than {witness}: at least {missing} records are missing ({named}{more})"
     elif not present.records:
         problem = (

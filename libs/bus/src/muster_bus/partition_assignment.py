@@ -60,7 +60,7 @@ def assign_partitions(partitions: int, claims: Sequence[MemberClaim]) -> dict[st
     if not takers:
         return shares
     owners = _live_owners(partitions, claims)
-    targets = _wanted(partitions, takers, owners)
+    targets = _balanced_assignment(partitions, takers, owners)
     for partition in range(partitions):
         target, owner = by_name[targets[partition]], by_name.get(owners.get(partition, ""))
         warm = [taker for taker in takers if partition in taker.warm]
@@ -93,7 +93,7 @@ def _rank(claim: MemberClaim) -> tuple[int, str]:
     return claim.generation, claim.member
 
 
-def _wanted(partitions: int, takers: Sequence[MemberClaim], owners: Mapping[int, str]) -> dict[int, str]:
+def _balanced_assignment(partitions: int, takers: Sequence[MemberClaim], owners: Mapping[int, str]) -> dict[int, str]:
     """Returns the even distribution that is reached with the fewest moves."""
     owned: dict[str, set[int]] = {claim.member: set() for claim in takers}
     warm = {claim.member: claim.warm for claim in takers}

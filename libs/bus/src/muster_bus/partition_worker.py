@@ -63,7 +63,7 @@ _STOPPABLE_S = 0.2
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 # Processor time (s) after which a machine that works in steps lets other tasks run: while several resource managers ask
 # for something, and otherwise. A turn of the loop costs 0.05 ms.
-_GIVE_WAY_S, _GIVE_WAY_ALONE_S = 0.0005, 0.005
+_TIME_SLICE_S, _TIME_SLICE_ALONE_S = 0.0005, 0.005
 # While several ask, a transaction gathers for this part of gather_s.
 _GATHER_SHARED = 0.2
 # More records are no small commit, so that the log takes them in steps: each costs a microsecond.
@@ -337,12 +337,12 @@ class _WorkerRun:
         self._inputs = 0
         self._dirty = False  # there is something to commit
         self._gathers_since: tuple[float, float] | None = None  # processor time and clock (seconds)
-        self._held_from: int | None = None  # the first input whose records the machine may hold back
-        self._kept: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
+        self._deferred_from: int | None = None  # the first input whose records the machine may hold back
+        self._unapplied: Sequence[Record] = ()  # read, but beyond the limits of one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
         self._tick_was_empty = False
         self._read_none = False  # the last read gave nothing
-        self._end_asked_s = self._clock.monotonic()
+        self._end_checked_s = self._clock.monotonic()
 
     async def run(self) -> None:
         try:
@@ -361,12 +361,12 @@ class _WorkerRun:
                 elif not records and self._in_flight is None:
                     self._worker.record_progress()  # nothing to do is not a stall
                     self._dirty = self._is_position_new = self._is_position_new or self._worker.is_recommit_due()
-                await self._look_at_end()
+                await self._update_end()
             await self._finish_commit()
             await self._commit_if_free()
             await self._finish_commit()
         finally:
-            await self._settle()
+            await self._wait_for_commit()
 
     # ---- 6 read ---------------------------------------------------------------------------------------------------
 
@@ -381,13 +381,13 @@ class _WorkerRun:
 
     async def _next(self) -> Sequence[Record]:
         """Returns the input of one call of the machine; empty if none came in time."""
-        if not self._kept:
-            self._kept = await self._read()
-        most, count, size_bytes = min(self._appetite(), len(self._kept)), 0, 0
+        if not self._unapplied:
+            self._unapplied = await self._read()
+        most, count, size_bytes = min(self._appetite(), len(self._unapplied)), 0, 0
         while count < most and size_bytes < self._settings.max_bytes_apply:
-            size_bytes += len(self._kept[count].value or b"")
+            size_bytes += len(self._unapplied[count].value or b"")
             count += 1
-        taken, self._kept = self._kept[:count], self._kept[count:]
+        taken, self._unapplied = self._unapplied[:count], self._unapplied[count:]
         self._meter.input_bytes += size_bytes
         now_s = self._clock.monotonic()
         for record in taken:
@@ -448,13 +448,13 @@ class _WorkerRun:
         least_s = self._settings.empty_tick_wait_s if self._tick_was_empty else 0.0
         return max(least_s, min(self._settings.idle_wait_s, left_s))
 
-    async def _look_at_end(self) -> None:
+    async def _update_end(self) -> None:
         """Updates the end offset, and with it the lag."""
         worker, now_s = self._worker, self._clock.monotonic()
         if worker.position > worker.end_offset:
             worker.end_offset = worker.position
-        if now_s - self._end_asked_s >= _END_OFFSET_INTERVAL_S:
-            self._end_asked_s = now_s
+        if now_s - self._end_checked_s >= _END_OFFSET_INTERVAL_S:
+            self._end_checked_s = now_s
             is_idle = not self._dirty and self._in_flight is None
             worker.end_offset = await self._reader.end_offset(_END_OFFSET_AGE_S if is_idle else 0.0)
             metrics.lag_records.labels(worker.label).set(worker.progress().lag)
@@ -466,25 +466,25 @@ class _WorkerRun:
         first, after = records[0].offset, records[-1].offset + 1
         reason = worker.suspicion.put_aside.get(first)
         if reason is not None and len(records) == 1:
-            self._take([self._dead_letter(records[0], reason)])
+            self._add_outputs([self._dead_letter(records[0], reason)])
         else:
             try:
                 if worker.consult is not None:
                     await self._consult(worker.consult, records)
-                if self._held_from is None:
-                    self._held_from = first
+                if self._deferred_from is None:
+                    self._deferred_from = first
                 if self._stepped is not None:
                     await self._gather(self._stepped.apply_in_steps(records, self._clock.now_ns()))
                 else:
-                    self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
+                    self._add_outputs(self._decide(self._machine.apply, records, self._clock.now_ns()))
                 if self._is_careful():
-                    await self._take_held()
+                    await self._flush_machine()
             except StateMachineError as error:
                 reason = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 worker.suspicion.record_failure(first, after, reason, self._settings.quarantine_after)
                 error.blamed = True
                 raise
-        worker.position = after if self._kept else self._reader.position
+        worker.position = after if self._unapplied else self._reader.position
         self._inputs += len(records)
         self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may take long: let other tasks run
@@ -519,13 +519,13 @@ class _WorkerRun:
         if self._stepped is not None:
             await self._gather(self._stepped.tick_in_steps(now_ns))
         else:
-            self._take(self._decide(self._machine.tick, now_ns))
+            self._add_outputs(self._decide(self._machine.tick, now_ns))
         outputs, more = len(self._outputs) - before, self._machine.pending_records()
         self._tick_was_empty = not outputs and more == pending
         self._dirty = self._dirty or outputs > 0 or more > 0
         return not self._tick_was_empty
 
-    def _take(self, outputs: Sequence[OutRecord]) -> None:
+    def _add_outputs(self, outputs: Sequence[OutRecord]) -> None:
         """Adds outputs to the next transaction.
 
         An output that no log accepts is the machine's failure. It is detected here, while the input that caused it is
@@ -577,7 +577,7 @@ class _WorkerRun:
                 waiting = self._prompt.commit_at_once(outputs, position)
             if waiting is None:
                 self._was_committed(position)
-                if self._kept or self._reader.known_end() > self._reader.position:
+                if self._unapplied or self._reader.cached_end() > self._reader.position:
                     await asyncio.sleep(0)  # others learn of it before the machine occupies the loop again
                 return
         else:
@@ -600,17 +600,17 @@ class _WorkerRun:
         small = self._machine.pending_records() + len(self._outputs) < settings.gather_records
         if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
             deadline_ns = call_machine(self._machine.next_deadline_ns)
-            if self._kept or self._reader.known_end() > self._reader.position:
+            if self._unapplied or self._reader.cached_end() > self._reader.position:
                 return True
             if deadline_ns is not None and deadline_ns <= self._clock.now_ns() and not self._tick_was_empty:
                 return True
         self._gathers_since = None
         return False
 
-    async def _take_held(self) -> None:
+    async def _flush_machine(self) -> None:
         """Takes what the machine held back. Other tasks run meanwhile. Raises StateMachineError."""
         await self._gather(iter(self._decide(self._machine.flush, self._clock.now_ns())))
-        self._held_from = None
+        self._deferred_from = None
 
     async def _gather(self, parts: Iterator[Sequence[OutRecord]]) -> None:
         """Takes the machine's records in parts. Other tasks run at an empty one, if there was enough work before."""
@@ -618,8 +618,8 @@ class _WorkerRun:
         meter.start()
         while (part := self._decide(next, parts, None)) is not None:
             if part:
-                self._take(part)
-            elif meter.has_worked(_GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S):
+                self._add_outputs(part)
+            elif meter.has_worked(_TIME_SLICE_S if is_shared(self._clock.monotonic()) else _TIME_SLICE_ALONE_S):
                 self._young.collect_if_due()
                 meter.stop()
                 await asyncio.sleep(0)
@@ -629,12 +629,14 @@ class _WorkerRun:
     async def _flush(self) -> None:
         """Takes what the machine held back, for a transaction that ends."""
         try:
-            await self._take_held()
+            await self._flush_machine()
         except StateMachineError as error:
-            if self._held_from is not None:
+            if self._deferred_from is not None:
                 reason = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 after = self._worker.position
-                self._worker.suspicion.record_failure(self._held_from, after, reason, self._settings.quarantine_after)
+                self._worker.suspicion.record_failure(
+                    self._deferred_from, after, reason, self._settings.quarantine_after
+                )
                 error.blamed = True
             raise
 
@@ -660,7 +662,7 @@ class _WorkerRun:
             if self._in_flight.done():
                 self._in_flight = None
 
-    async def _settle(self) -> None:
+    async def _wait_for_commit(self) -> None:
         """Waits until the commit in flight ends, so that the owner is not closed during it. Raises only Fenced."""
         task = self._in_flight
         if task is None:
@@ -675,7 +677,7 @@ class _WorkerRun:
 
 @contextlib.contextmanager
 def _as_of_the_machine() -> Iterator[None]:
-    """The log's rules are stricter than those of ``_take``."""
+    """The log's rules are stricter than those of ``_add_outputs``."""
     try:
         yield
     except (RecordTooLarge, InvalidRecord) as error:

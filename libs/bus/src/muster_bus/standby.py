@@ -86,10 +86,10 @@ class Standby:
         self._log, self._topics, self._partition = log, topics, partition
         self._machine_factory, self._clock, self._settings = machine_factory, clock, settings
         self._on_warm = on_warm
-        self._taken = asyncio.Event()
+        self._promoted = asyncio.Event()
         self._task: asyncio.Task[StandbyHandover | None] | None = None
         self._end = self._position = 0
-        self._end_asked_s = float("-inf")
+        self._end_checked_s = float("-inf")
         self._failures = 0
         self.state = StandbyState.READING
         self.last_error = ""
@@ -111,7 +111,7 @@ class Standby:
     async def promote(self) -> StandbyHandover | None:
         """Ends the standby. Returns its machine, which may not be whole; None: it has none. Does not raise."""
         assert self._task is not None, "start comes first"
-        self._taken.set()
+        self._promoted.set()
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
@@ -132,7 +132,7 @@ class Standby:
     # ---- following ---------------------------------------------------------------------------------------------------
 
     async def _run(self) -> StandbyHandover | None:
-        while not self._taken.is_set():
+        while not self._promoted.is_set():
             try:
                 return await self._follow()
             except (BusError, StateMachineError) as error:
@@ -143,7 +143,7 @@ class Standby:
                 log.warning("standby.again", partition=self._partition, error=self.last_error, wait_s=wait_s)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
-                        await self._taken.wait()
+                        await self._promoted.wait()
         return None
 
     async def _follow(self) -> StandbyHandover:
@@ -151,26 +151,26 @@ class Standby:
         machine: StandbyStateMachine = call_machine(self._machine_factory)
         live = live_keys_of(self._log)
         reader = await self._log.reader(self._topics.state, self._partition)
-        taken = asyncio.create_task(self._taken.wait(), name=f"standby-{self._partition}-taken")
+        taken = asyncio.create_task(self._promoted.wait(), name=f"standby-{self._partition}-taken")
         try:
             # 1 all records up to now
             self._position, self._end = reader.position, await reader.end_offset()
-            while self._position < self._end and not self._taken.is_set():
+            while self._position < self._end and not self._promoted.is_set():
                 await self._fold(machine, live, await self._read(reader, taken))
                 self._position = reader.position
             # 2 the objects
-            if not self._taken.is_set():
+            if not self._promoted.is_set():
                 self.state = StandbyState.SETTLING
                 await self._in_slices(call_machine(machine.build_state))
                 self.state, self._failures, self.last_error = StandbyState.WARM, 0, ""
                 log.info("standby.warm", partition=self._partition, position=self._position)
                 self._on_warm()
             # 3 each further one
-            while not self._taken.is_set():
+            while not self._promoted.is_set():
                 records = await self._read(reader, taken)
                 await self._fold(machine, live, records)
                 self._position = reader.position
-                await self._look_at_end(reader, busy=bool(records))
+                await self._update_end(reader, busy=bool(records))
         except BaseException:
             await close_reader(reader)
             raise
@@ -210,14 +210,14 @@ class Standby:
         every = iter(steps)
         while call_machine(next, every, _END) is not _END:
             if clock.monotonic() - began_s >= _SLICE_S:
-                hurries = self._taken.is_set() or self.lag_records > _HURRY_RECORDS
+                hurries = self._promoted.is_set() or self.lag_records > _HURRY_RECORDS
                 await asyncio.sleep(0.0 if hurries else clock.monotonic() - began_s)
                 began_s = clock.monotonic()
 
-    async def _look_at_end(self, reader: LogReader, *, busy: bool) -> None:
+    async def _update_end(self, reader: LogReader, *, busy: bool) -> None:
         now_s = self._clock.monotonic()
-        if now_s - self._end_asked_s >= _END_INTERVAL_S:
-            self._end_asked_s = now_s
+        if now_s - self._end_checked_s >= _END_INTERVAL_S:
+            self._end_checked_s = now_s
             self._end = await reader.end_offset(0.0 if busy else _END_AGE_S)
             metrics.standby_lag_records.labels(str(self._partition)).set(self.lag_records)
 

@@ -499,10 +499,10 @@ class CatchUp:
         try:
             records = await reader.read(self._batch, CATCH_UP_WAIT_S)
         except OffsetOutOfRange as error:
-            if error.asked > error.end:
+            if error.position > error.end:
                 raise ResponsesLost(
                     feed.rm_id,
-                    f"the response log ends at {error.end}, but was sent up to {error.asked} (was it replaced?)",
+                    f"the response log ends at {error.end}, but was sent up to {error.position} (was it replaced?)",
                 ) from error
             if (
                 feed.read_position.sequence == UNKNOWN and not feed.may_miss

@@ -67,7 +67,7 @@ class PipeReader:
     def seek(self, offset: int) -> None:
         self._position = offset
 
-    def known_end(self) -> int:
+    def cached_end(self) -> int:
         return self._position
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
-from muster_bus.clock import SLEW_PARTS, STEP_NS, Anchor, SlewedTime, StepLimit, length_text, step_text
+from muster_bus.clock import SLEW_DIVISOR, STEP_NS, Anchor, SlewedTime, StepLimit, length_text, step_text
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +115,7 @@ class RecordedTime:
         left_ns = recorded_ns - self._last_ns
         missing_ns = self._time.missing_ns if self._time is not None else 0
         if max(abs(missing_ns), abs(self.anchor.offset_ns), abs(self._source.offset_ns)) >= _NEAR_NS:
-            left_ns -= 2 * max(left_ns, 0) // SLEW_PARTS
+            left_ns -= 2 * max(left_ns, 0) // SLEW_DIVISOR
         return self._clock_ns + left_ns
 
     @property
@@ -136,7 +136,7 @@ class RecordedTime:
             self._story = ""
             return story
         step_ns = self._source.stepped_ns - self._told_ns
-        if -STEP_NS <= step_ns <= STEP_NS or not self._limit.take(self._last_ns):
+        if -STEP_NS <= step_ns <= STEP_NS or not self._limit.is_allowed(self._last_ns):
             return ""
         self._told_ns += step_ns
         return step_text(step_ns)

@@ -146,7 +146,7 @@ class PartitionFollower:
 
     def known_end(self) -> int:
         """The offset after the newest record that is known to be visible."""
-        return self._reader.known_end() if self._reader is not None else 0
+        return self._reader.cached_end() if self._reader is not None else 0
 
     def is_fresh(self, end: int) -> bool:
         """Whether all visible records before ``end`` are folded, and no fold is under way."""

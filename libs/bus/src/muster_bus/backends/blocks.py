@@ -37,7 +37,7 @@ PLAIN, DEFLATED = 0, 1
 # whoever writes into the file on purpose can compute digests, too.
 DIGEST_BITS = 62
 DIGEST_MASK = (1 << DIGEST_BITS) - 1
-_PLACE = struct.Struct("<8q")
+_DIGEST_COLUMNS = struct.Struct("<8q")
 _FIRST = struct.Struct("<Q")
 
 _Columns = tuple[list[int] | None, list[int] | None, list[bytes | None], list[bytes | None], list[Headers] | None]
@@ -117,7 +117,7 @@ def digest_of(topic: str, partition: int, block: Block) -> int:
     """Returns the digest of a block and its place; -1 if a column has no possible value."""
     try:
         return digest_at(
-            place_of(topic, partition),
+            digest_name(topic, partition),
             block.first_offset,
             block.next_offset,
             block.timestamp_ms,
@@ -132,7 +132,7 @@ def digest_of(topic: str, partition: int, block: Block) -> int:
         return -1
 
 
-def place_of(topic: str, partition: int) -> bytes:
+def digest_name(topic: str, partition: int) -> bytes:
     """Returns a partition's name in digests."""
     return f"{topic}/{partition} ".encode()
 
@@ -151,7 +151,7 @@ def digest_at(
 ) -> int:
     """Returns the digest of a block with these columns. Raises struct.error if one has no possible value."""
     # (No column is negative, so -1 is None.)
-    columns = _PLACE.pack(
+    columns = _DIGEST_COLUMNS.pack(
         first_offset,
         next_offset,
         timestamp_ms,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, event_id_of, response_number_of
 
-_RMS_SHOWN_MAX = 5
+_RMS_NAMED_MAX = 5
 
 
 class BreakKind(StrEnum):
@@ -52,8 +52,8 @@ class Break(NamedTuple):
             return self.reason
         times = [time_text(ms) for ms in (self.from_ms, self.to_ms) if ms]
         when = f", written {' to '.join(dict.fromkeys(times))}" if times else ""
-        more = f" and {len(self.rms) - _RMS_SHOWN_MAX} more" if len(self.rms) > _RMS_SHOWN_MAX else ""
-        whose = f", with records of {', '.join(map(repr, self.rms[:_RMS_SHOWN_MAX]))}{more}" if self.rms else ""
+        more = f" and {len(self.rms) - _RMS_NAMED_MAX} more" if len(self.rms) > _RMS_NAMED_MAX else ""
+        whose = f", with records of {', '.join(map(repr, self.rms[:_RMS_NAMED_MAX]))}{more}" if self.rms else ""
         return (
             f"{self.topic}[{self.partition}] from {self.first_offset} to {self.next_offset}{when}{whose}: {self.reason}"
         )

@@ -133,7 +133,7 @@ class KafkaLog(KafkaLink):
             return False
         try:
             async with asyncio.timeout(self.settings.health_timeout_s):
-                await self.look_at_copies()
+                await self.check_replicas()
         except (TimeoutError, errors.KafkaError, OSError):
             return False
         return True

@@ -63,18 +63,20 @@ class KafkaCheck:
                 await self._check_state(places)
             for topic_partition in places.all if extent == "all" else ():
                 if topic_partition != places.state:
-                    part = None if current.note is None else current.note.parts.get(places.name_of(topic_partition))
+                    part = (
+                        None if current.note is None else current.note.partitions.get(places.name_of(topic_partition))
+                    )
                     await self._check_records(topic_partition.topic, partition, 0 if part is None else part.whole_from)
         return KafkaChecked(self._breaks, self._records, self._gaps, self._unnoted)
 
-    async def _found(self, places: NotedPlaces) -> PartitionFound:
+    async def _query_partition(self, places: NotedPlaces) -> PartitionFound:
         assert self._log.admin is not None, "the log is open"
-        looking = places.look_up(self._log.admin._client)
+        looking = places.query(self._log.admin._client)
         return await self._log.bounded(looking, f"looking up partition {places.partition}")
 
     async def _check_ends(self, places: NotedPlaces) -> PartitionFound:
         for look in range(_LOOKS):
-            current = await self._found(places)
+            current = await self._query_partition(places)
             breaks = places.check(current)
             if all(break_.kind is not BreakKind.END for break_ in breaks):
                 break
@@ -91,8 +93,8 @@ class KafkaCheck:
         try:
             async for records in self._to(reader, await reader.end_offset()):
                 live.fold(records)
-            current = await self._found(places)
-            part = None if current.note is None else current.note.parts.get(places.name_of(places.state))
+            current = await self._query_partition(places)
+            part = None if current.note is None else current.note.partitions.get(places.name_of(places.state))
             if part is not None and current.present[places.state].end >= part.end:
                 async for records in self._to(reader, part.end):
                     live.fold([record for record in records if record.offset < part.end])
@@ -175,8 +177,8 @@ async def accept_breaks(
             async for records in check._to(reader, await reader.end_offset()):
                 live.fold(records)
             await reader.close()
-            notes.keep_account(live)
-            position = notes.places.position_after(notes.found)
+            notes.track_live_keys(live)
+            position = notes.partitions.position_after(notes.at_takeover)
             notes.accept([break_ for break_ in breaks if break_.partition == partition], position)
             rms = tuple(sorted(parse_state_key(key)[0] for key in live if is_rm_state_key(key)))
             await owner.commit([notice(rm_id) for rm_id in rms], position)

@@ -46,7 +46,7 @@ class Closable(Protocol):
 class KafkaLink:
     """The settings of the Kafka log and the connection options of its clients.
 
-    :ivar takes_notes: whether the brokers store texts as long as notes with offsets.
+    :ivar stores_notes: whether the brokers store texts as long as notes with offsets.
     """
 
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
@@ -67,7 +67,7 @@ class KafkaLink:
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
         self.children: set[Closable] = set()
-        self.takes_notes = True
+        self.stores_notes = True
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class KafkaLink:
         except StoreFileUnusable as error:
             raise LogUnavailable(str(error)) from error
 
-    async def look_at_copies(self) -> str:
+    async def check_replicas(self) -> str:
         """Asks Kafka for the copies of all partitions. Returns what is short, in a sentence; "": nothing is, or Kafka
         does not say. The caller sets the deadline.
         """
@@ -102,11 +102,11 @@ class KafkaLink:
         self.shortage = shortage(topics, len(cluster["brokers"]), self.settings.kafka_min_insync_replicas)
         return self.shortage.sentence
 
-    async def why_silent(self) -> str:
+    async def silence_reason(self) -> str:
         """Returns why Kafka may not have answered a write, in a sentence; "": it does not say."""
         try:
             async with asyncio.timeout(self.settings.health_timeout_s):
-                return await self.look_at_copies()
+                return await self.check_replicas()
         except (TimeoutError, errors.KafkaError, OSError):
             return ""
 

@@ -31,7 +31,7 @@ from muster_bus.topics import TopicSpec
 
 _GROUP = "muster-copy"
 _TRANSACTION_TIMEOUT_MS = 60_000
-_GONE_PAUSE_S = 0.2
+_DELETION_POLL_S = 0.2
 _MARKERS_PAUSE_S = 0.01  # markers come within milliseconds
 
 
@@ -56,7 +56,7 @@ class _NewTopics(KafkaLog):
     def _configs(self, spec: TopicSpec) -> dict[str, str]:
         return {**super()._configs(spec), "message.timestamp.type": "CreateTime"}
 
-    async def keep_brokers_time(self) -> None:
+    async def set_final_configs(self) -> None:
         """Gives the topics their lasting configuration."""
         assert self.admin is not None, "the log is open"
         lasting = super()._configs
@@ -176,7 +176,7 @@ class KafkaTarget:
     async def finish(self) -> None:
         for spec in self.topics.specs():  # whoever reads the log next sees all of it
             await self.ends(spec.name)
-        await self._log.keep_brokers_time()
+        await self._log.set_final_configs()
         await self._log.whole()
 
     async def close(self) -> None:
@@ -212,7 +212,7 @@ async def delete_topics(admin: AIOKafkaAdminClient, names: Sequence[str]) -> Non
             if code not in (0, errors.UnknownTopicOrPartitionError.errno):
                 raise LogUnavailable(f"topic {name} cannot be deleted: {errors.for_code(code).__name__}")
     while set(await admin.list_topics()) & set(names):  # noqa: ASYNC110 - another process deletes them
-        await asyncio.sleep(_GONE_PAUSE_S)
+        await asyncio.sleep(_DELETION_POLL_S)
 
 
 class KafkaTopics:

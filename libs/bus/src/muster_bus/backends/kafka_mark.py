@@ -21,7 +21,7 @@ class KafkaMarks:
         self._link = link
         topics = link.settings.topics()
         names = (topics.requests, topics.responses, topics.state, topics.events)
-        self._places = [TopicPartition(name, number) for name in names for number in range(topics.partitions)]
+        self._topic_partitions = [TopicPartition(name, number) for name in names for number in range(topics.partitions)]
         self._consumer: AIOKafkaConsumer | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -33,7 +33,7 @@ class KafkaMarks:
             if self._consumer is None:
                 self._consumer = await self._started()
             cluster = await self._link.bounded(self._link.admin.describe_cluster(), "describing the cluster")
-            offsets = await self._link.bounded(self._consumer.end_offsets(self._places), "end offsets")
+            offsets = await self._link.bounded(self._consumer.end_offsets(self._topic_partitions), "end offsets")
         ends = {f"{partition.topic}/{partition.partition}": int(offset) for partition, offset in offsets.items()}
         return LogMark(f"kafka:{cluster.get('cluster_id') or ''}", ends)
 

@@ -197,13 +197,13 @@ class KafkaMembership:
         )
         assert self._home is not None, "start comes first"
         with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-            self._home.call_soon_threadsafe(self._tell, assignment)
+            self._home.call_soon_threadsafe(self._apply_assignment, assignment)
         if self._wishes != self._wishes_sent or moving & self._warm:
             self._wish()
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
-    def _tell(self, assignment: Assignment) -> None:
+    def _apply_assignment(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._changed.set()
 
@@ -257,7 +257,7 @@ class KafkaMembership:
         terms = self._terms
         client = AIOKafkaClient(
             **self._link.connection(),
-            client_id=f"muster-{terms.group}-{_place()}",
+            client_id=f"muster-{terms.group}-{_process_name()}",
             retry_backoff_ms=_RETRY_MS,
             request_timeout_ms=round(max(2 * self._session_s, self._link.settings.kafka_start_timeout_s) * 1000),
         )
@@ -294,9 +294,9 @@ class KafkaMembership:
                 async with asyncio.timeout(_POLL_S):
                     await closing.wait()
             self._coordinator.check_errors()
-            self._look_at_coordinator()
+            self._check_coordinator()
 
-    def _look_at_coordinator(self) -> None:
+    def _check_coordinator(self) -> None:
         """Notes that the group's coordinator is unknown for long."""
         now_s = self._clock.monotonic()
         if self._coordinator.coordinator_id is not None:
@@ -364,7 +364,7 @@ def decode_share(data: bytes | None) -> tuple[frozenset[int], frozenset[int], in
         return frozenset(), frozenset(), 1
 
 
-def _place() -> str:
+def _process_name() -> str:
     """Returns host and process, for Kafka's own tools."""
     host = "".join(sign if sign.isalnum() or sign == "-" else "-" for sign in socket.gethostname())
     return f"{host}-{os.getpid()}"

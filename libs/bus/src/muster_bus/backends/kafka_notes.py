@@ -55,16 +55,16 @@ class Note(NamedTuple):
     """See the module.
 
     :param position: of the group in its input.
-    :param parts: by "topic/partition", without the topics' prefix.
+    :param partitions: by "topic/partition", without the topics' prefix.
     """
 
     position: int
-    parts: Mapping[str, NotedPart]
+    partitions: Mapping[str, NotedPart]
 
     def to_text(self) -> str:
         """Returns the text that Kafka stores; "": it would be too long."""
         parts: dict[str, list[object]] = {}
-        for name, part in self.parts.items():
+        for name, part in self.partitions.items():
             live = [] if part.live is None else [part.live.keys, f"{part.live.total:x}"]
             parts[name] = [part.topic_id, part.end, part.whole_from, *live]
         text = json.dumps({"muster": _VERSION, "at": self.position, "parts": parts}, separators=(",", ":"))
@@ -118,7 +118,7 @@ class NotedPlaces:
         """Returns a partition's name in notes."""
         return f"{partition.topic.removeprefix(self._prefix)}/{partition.partition}"
 
-    async def look_up(self, client: AIOKafkaClient) -> PartitionFound:
+    async def query(self, client: AIOKafkaClient) -> PartitionFound:
         """Asks Kafka. The caller sets the deadline. Raises aiokafka's errors."""
         # (In this order: ends only grow.)
         committed = await stable_offsets(client, self.group, [self.requests, self.state])
@@ -134,7 +134,7 @@ class NotedPlaces:
         """Compares what is there with the last commit, but for the content of the state. Returns the breaks."""
         breaks: list[Break] = []
         note, end = current.note, current.present[self.requests].end
-        parts = {} if note is None else note.parts
+        parts = {} if note is None else note.partitions
         for partition in self.all:
             part, present = parts.get(self.name_of(partition)), current.present[partition]
             if part is None:
@@ -156,7 +156,7 @@ class NotedPlaces:
 
     def check_state(self, current: PartitionFound, live: LiveKeys) -> list[Break]:
         """Compares the state, folded to its end, with the last commit. Returns the breaks."""
-        part = None if current.note is None else current.note.parts.get(self.name_of(self.state))
+        part = None if current.note is None else current.note.partitions.get(self.name_of(self.state))
         if not current.is_newest or part is None or part.live is None:
             return []
         noted, actual = part.live, live.sum()
@@ -175,7 +175,7 @@ class NotedPlaces:
     def position_after(self, current: PartitionFound) -> int | None:
         """Returns where the group goes on in spite of all breaks; None: at the first request."""
         note, present = current.note, current.present[self.requests]
-        part = None if note is None else note.parts.get(self.name_of(self.requests))
+        part = None if note is None else note.partitions.get(self.name_of(self.requests))
         if part is not None and part.topic_id and present.topic_id and part.topic_id != present.topic_id:
             return 0
         positions = [
@@ -215,12 +215,12 @@ class OwnerNotes:
     """
 
     def __init__(self, places: NotedPlaces, current: PartitionFound, *, is_stored: bool = True) -> None:
-        self.places, self.found, self._is_stored = places, current, is_stored
+        self.partitions, self.at_takeover, self._is_stored = places, current, is_stored
         self._live: LiveKeys | None = None
         self._position = current.position
         if self._position is None and current.note is not None:
             self._position = current.note.position
-        noted = {} if current.note is None else current.note.parts
+        noted = {} if current.note is None else current.note.partitions
         self._ends = {partition: present.end for partition, present in current.present.items()}
         self._whole_from = {
             partition: part.whole_from
@@ -234,7 +234,7 @@ class OwnerNotes:
         """The group's position before the present commit."""
         return self._position
 
-    def keep_account(self, live: LiveKeys) -> None:
+    def track_live_keys(self, live: LiveKeys) -> None:
         """From now on the notes have the sum of the state, whose present content this is."""
         self._live = live
 
@@ -265,20 +265,22 @@ class OwnerNotes:
         if self._position is None:
             return {}
         if not self._is_stored:
-            return {self.places.requests: OffsetAndMetadata(self._position, "")}
+            return {self.partitions.requests: OffsetAndMetadata(self._position, "")}
         parts = {}
-        for partition in self.places.all:
+        for partition in self.partitions.all:
             count = counts.get(partition, 0)
             end = self._ends[partition] + count + 1 if count else self._ends[partition]
-            if partition == self.places.requests:
+            if partition == self.partitions.requests:
                 end = self._position
-            live = self._live.sum() if partition == self.places.state and self._live is not None else None
-            topic_id = self.found.present[partition].topic_id
-            parts[self.places.name_of(partition)] = NotedPart(topic_id, end, live, self._whole_from.get(partition, 0))
+            live = self._live.sum() if partition == self.partitions.state and self._live is not None else None
+            topic_id = self.at_takeover.present[partition].topic_id
+            parts[self.partitions.name_of(partition)] = NotedPart(
+                topic_id, end, live, self._whole_from.get(partition, 0)
+            )
         text = Note(self._position, parts).to_text()
         return {
-            self.places.requests: OffsetAndMetadata(self._position, text),
-            self.places.state: OffsetAndMetadata(self._ends[self.places.state], text),
+            self.partitions.requests: OffsetAndMetadata(self._position, text),
+            self.partitions.state: OffsetAndMetadata(self._ends[self.partitions.state], text),
         }
 
     def is_as_noted(self, bases: Mapping[TopicPartition, int], name: str) -> bool:
@@ -300,7 +302,7 @@ class OwnerNotes:
                 reason = "its newest records are missing: a commit was written in their place, and is undone"
                 refuse([_break(BreakKind.END, partition, base, end, reason)], name)
             # (Others may write the rest, too: there a note is a lower limit.)
-            right = right and (base == end or partition != self.places.state)
+            right = right and (base == end or partition != self.partitions.state)
             self._ends[partition] = base
         return right
 

@@ -51,7 +51,7 @@ _LOOKED_AT_ONCE = 4096  # records: some milliseconds
 class _Sent(NamedTuple):
     """A batch of the present transaction. ``written`` gives its metadata."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     written: asyncio.Future[Any]
 
 
@@ -63,7 +63,7 @@ class KafkaOwner:
 
     def __init__(self, link: KafkaLink, group: str, topic: str, partition: int) -> None:
         self._link = link
-        self._place = TopicPartition(topic, partition)
+        self._topic_partition = TopicPartition(topic, partition)
         settings = link.settings
         self._group = f"{settings.topic_prefix}{group}"
         self._story = f"{self._group} on {topic}[{partition}]"
@@ -80,7 +80,7 @@ class KafkaOwner:
             retry_backoff_ms=RETRY_MS,
             request_timeout_ms=round(settings.transaction_deadline_s * 1000),
         )
-        _look_up_slowly(self._producer.client)
+        _throttle_coordinator_lookup(self._producer.client)
 
     async def start(self) -> None:
         """Fences the previous owner, and waits until its open transactions are finished or undone."""
@@ -100,31 +100,36 @@ class KafkaOwner:
         (A commit on a new broker can lack an answer for other reasons: a broker in a container that could not reach
         itself under its advertised address never ended a transaction. Waiting does not cure that.)
         """
-        self._producer.client.add_topic(self._place.topic)  # without a topic, the metadata would be that of all topics
+        self._producer.client.add_topic(
+            self._topic_partition.topic
+        )  # without a topic, the metadata would be that of all topics
         await self._producer.start()
         self._producer._sender._retry_backoff = _TRANSACTION_RETRY_S
         topics, names = self._link.settings.topics(), self._link.topic_names
-        if self._place.topic != topics.requests or topics.state not in names:
+        if self._topic_partition.topic != topics.requests or topics.state not in names:
             await self._stable_offset()
             return
-        places = NotedPlaces(topics, names, self._group, self._place.partition)
-        current = await places.look_up(self._producer.client)
-        self.notes = OwnerNotes(places, current, is_stored=self._link.takes_notes)
+        places = NotedPlaces(topics, names, self._group, self._topic_partition.partition)
+        current = await places.query(self._producer.client)
+        self.notes = OwnerNotes(places, current, is_stored=self._link.stores_notes)
         if current.position is None and current.note is not None:
             log.warning(
-                "owner.position_from_note", group=self._group, topic=self._place.topic, position=current.note.position
+                "owner.position_from_note",
+                group=self._group,
+                topic=self._topic_partition.topic,
+                position=current.note.position,
             )
 
     def check_ends(self) -> None:
         """See :class:`muster_bus.backends.live_keys.NotingOwner`."""
         if self.notes is not None:
-            refuse(self.notes.places.check(self.notes.found), self._link.name)
+            refuse(self.notes.partitions.check(self.notes.at_takeover), self._link.name)
 
     def check_state(self, live: LiveKeys) -> None:
         """See :class:`muster_bus.backends.live_keys.NotingOwner`."""
         if self.notes is not None:
-            refuse(self.notes.places.check_state(self.notes.found, live), self._link.name)
-            self.notes.keep_account(live)
+            refuse(self.notes.partitions.check_state(self.notes.at_takeover, live), self._link.name)
+            self.notes.track_live_keys(live)
 
     async def committed(self) -> int | None:
         self._check()
@@ -132,12 +137,12 @@ class KafkaOwner:
         return position if position is not None or self.notes is None else self.notes.position
 
     async def _stable_offset(self) -> int | None:
-        return await stable_offset(self._producer.client, self._group, *self._place)
+        return await stable_offset(self._producer.client, self._group, *self._topic_partition)
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._check()
         by_partition: dict[tuple[str, int], list[OutRecord]] = {}
-        state = self.notes.places.state.topic if self.notes is not None else ""
+        state = self.notes.partitions.state.topic if self.notes is not None else ""
         for count, record in enumerate(records, 1):
             self._link.rules.check(record)
             by_partition.setdefault((record.topic, record.partition), []).append(record)
@@ -155,14 +160,14 @@ class KafkaOwner:
         except TimeoutError as error:
             self._count_failure("timeout")
             deadline_s = self._link.settings.transaction_deadline_s
-            reason = await self._link.why_silent()
+            reason = await self._link.silence_reason()
             raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s{reason and f': {reason}'}") from error
         except LogDamaged:
             await self._abort()
             raise
         except (errors.KafkaError, errors.IllegalOperation, OSError, AssertionError) as error:
             if self._has_failed_for(error, errors.OffsetMetadataTooLargeError):
-                self._link.takes_notes = False  # for the next owner
+                self._link.stores_notes = False  # for the next owner
                 log.warning(
                     "owner.without_notes", owner=self._story, remedy="offset.metadata.max.bytes=4096 at the brokers"
                 )
@@ -214,7 +219,7 @@ class KafkaOwner:
         """Returns what the group commits, with the note: it must be as new as each transaction, also without input."""
         if self.notes is not None:
             return self.notes.offsets(position, counts)
-        return {} if position is None else {self._place: position}
+        return {} if position is None else {self._topic_partition: position}
 
     async def _send(self, partition: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> int:
         """Sends one batch with as many of the first records as fit. Returns their number."""
@@ -268,7 +273,7 @@ def transactional_id(prefix: str, group: str, topic: str, partition: int) -> str
     return f"{prefix}{group}.{topic}.{partition}"
 
 
-def _look_up_slowly(client: AIOKafkaClient) -> None:
+def _throttle_coordinator_lookup(client: AIOKafkaClient) -> None:
     """Makes a client wait after each vain look for a coordinator, however short its producer's retries are."""
     look_up = client.coordinator_lookup
 

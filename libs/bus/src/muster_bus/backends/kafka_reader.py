@@ -28,7 +28,7 @@ _IDLE_FETCH_S, _IDLE_SLICE_S = 2.0, 1.0
 _FETCHES_OF_SILENCE = 4  # so many fetches, idle ones too, must fit into log.kafka_silence_s
 # aiokafka looks whether there is something to fetch at this interval, beside whenever something has happened. Its
 # default, 0.2 s, is most of what an idle reader costs.
-_LOOK_S = 5.0
+_FETCH_TIMEOUT_S = 5.0
 _REMEDY = (
     "let a broker with a whole copy lead the partition (docs/backup.md); what decides needs these records, what only "
     "follows goes on behind them"
@@ -40,7 +40,7 @@ class KafkaReader:
 
     def __init__(self, link: KafkaLink, topic: str, partition: int, fetch_max_bytes: int | None) -> None:
         self._link = link
-        self._place = TopicPartition(topic, partition)
+        self._topic_partition = TopicPartition(topic, partition)
         self._position = 0
         self._closed = False
         self._damaged_at: int | None = None  # where a batch begins that is not as it was written
@@ -68,9 +68,9 @@ class KafkaReader:
 
     async def start(self, start: int | None) -> None:
         try:
-            await self._link.bounded(self._consumer.start(), f"start of a reader of {self._place.topic}")
-            self._consumer._fetcher._fetcher_timeout = _LOOK_S
-            self._consumer.assign([self._place])
+            await self._link.bounded(self._consumer.start(), f"start of a reader of {self._topic_partition.topic}")
+            self._consumer._fetcher._fetcher_timeout = _FETCH_TIMEOUT_S
+            self._consumer.assign([self._topic_partition])
             self.seek(await self.first_offset() if start is None else start)
         except BaseException:
             await stop(self._consumer.stop())
@@ -83,10 +83,10 @@ class KafkaReader:
     def seek(self, offset: int) -> None:
         self._position, self._damaged_at = offset, None
         self._is_busy()
-        self._consumer.seek(self._place, offset)
+        self._consumer.seek(self._topic_partition, offset)
         self._silent_since_s = self._link.clock.monotonic()
 
-    def known_end(self) -> int:
+    def cached_end(self) -> int:
         return self._position
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
@@ -96,13 +96,13 @@ class KafkaReader:
         then changed, and may have reached the end offset.
         """
         self._check()
-        clock, (topic, partition) = self._link.clock, self._place
+        clock, (topic, partition) = self._link.clock, self._topic_partition
         until_s = clock.monotonic() + timeout_s
         while True:
             left_s = max(0.0, until_s - clock.monotonic())
             slice_s = _IDLE_SLICE_S if self._is_idle() else _READ_SLICE_S
             batches = await self._poll(max_records, min(left_s, slice_s))
-            before, self._position = self._position, await self._consumer.position(self._place)
+            before, self._position = self._position, await self._consumer.position(self._topic_partition)
             if batches or self._position != before:
                 self._is_busy()
             if batches:
@@ -138,7 +138,7 @@ class KafkaReader:
         return True
 
     async def _poll(self, max_records: int, timeout_s: float) -> Sequence[ConsumerRecord]:
-        partition = self._place
+        partition = self._topic_partition
         if self._damaged_at is not None and self._position > self._damaged_at:  # another broker has it whole
             self._damaged_at = None
         if self._damaged_at is not None:
@@ -167,7 +167,7 @@ class KafkaReader:
 
         (Only the batch itself could tell where it ends. A reader that goes on meets it again at each of its offsets.)
         """
-        partition, fetched = self._place, self._consumer._fetcher._records.get(self._place)
+        partition, fetched = self._topic_partition, self._consumer._fetcher._records.get(self._topic_partition)
         parts = getattr(fetched, "_partition_records", None)
         at = max(self._position, getattr(parts, "next_fetch_offset", self._position))
         again, self._damaged_at = self._damaged_at == at, at
@@ -177,53 +177,55 @@ class KafkaReader:
             raise LogDamaged(partition.topic, partition.partition, at, at + 1, reason, _REMEDY) from error
 
     async def first_offset(self) -> int:
-        offset = await self._asked_beside(_EARLIEST)
+        offset = await self._query_offset(_EARLIEST)
         if offset is not None:
             return offset
-        offsets = await self._link.bounded(self._consumer.beginning_offsets([self._place]), "first offset")
-        return int(offsets[self._place])
+        offsets = await self._link.bounded(self._consumer.beginning_offsets([self._topic_partition]), "first offset")
+        return int(offsets[self._topic_partition])
 
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         """Returns the last stable offset. Records after it belong to open transactions.
 
         Each fetch tells it, too; and while a fetch is under way there is nothing newer.
         """
-        recent = self._known_lately(max_age_s) if max_age_s else None
+        recent = self._recent_stable_offset(max_age_s) if max_age_s else None
         if recent is not None:
             return recent
-        offset = await self._asked_beside(_LATEST)
+        offset = await self._query_offset(_LATEST)
         if offset is None:
-            offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
-            offset = int(offsets[self._place])
+            offsets = await self._link.bounded(self._consumer.end_offsets([self._topic_partition]), "end offset")
+            offset = int(offsets[self._topic_partition])
         if offset > self._position:
             self._is_busy()  # whoever asked waits for what is there, which may be markers
         return offset
 
     async def written_end(self) -> int:
         """Returns the high watermark, behind which are only records that not all replicas have."""
-        offset = await self._asked_beside(_LATEST, _READ_UNCOMMITTED)
+        offset = await self._query_offset(_LATEST, _READ_UNCOMMITTED)
         if offset is None:
-            raise LogUnavailable(f"{self._place.topic}[{self._place.partition}]: no broker says where it ends")
+            raise LogUnavailable(
+                f"{self._topic_partition.topic}[{self._topic_partition.partition}]: no broker says where it ends"
+            )
         return offset
 
-    def _known_lately(self, max_age_s: float) -> int | None:
+    def _recent_stable_offset(self, max_age_s: float) -> int | None:
         """Returns the last stable offset as a fetch of the last seconds told it; None: there was none."""
         fetched_ms, offset = (
-            self._consumer.last_poll_timestamp(self._place),
-            self._consumer.last_stable_offset(self._place),
+            self._consumer.last_poll_timestamp(self._topic_partition),
+            self._consumer.last_stable_offset(self._topic_partition),
         )
         if fetched_ms is None or offset is None or not 0 <= time.time() * 1000 - fetched_ms <= max_age_s * 1000:
             return None
         return max(int(offset), self._position)
 
-    async def _asked_beside(self, which: int, isolation: int = _READ_COMMITTED) -> int | None:
+    async def _query_offset(self, which: int, isolation: int = _READ_COMMITTED) -> int | None:
         """Returns an offset as the log's other connection finds it; None: it does not know it now.
 
         A broker answers a connection's requests in order. So the reader's own connection may answer after the end of
         the fetch that is under way: seconds later, if the reader is idle.
         """
-        admin, (topic, partition) = self._link.admin, self._place
-        node = self._consumer._client.cluster.leader_for_partition(self._place)
+        admin, (topic, partition) = self._link.admin, self._topic_partition
+        node = self._consumer._client.cluster.leader_for_partition(self._topic_partition)
         if admin is None or node is None or node < 0:
             return None
         try:
@@ -245,7 +247,7 @@ class KafkaReader:
 
     def _check(self) -> None:
         if self._closed:
-            raise LogClosed(f"the reader of {self._place.topic}[{self._place.partition}] is closed")
+            raise LogClosed(f"the reader of {self._topic_partition.topic}[{self._topic_partition.partition}] is closed")
         self._link.check_open()
 
     def _check_silence(self) -> None:
@@ -253,10 +255,12 @@ class KafkaReader:
         stay empty.
         """
         now_s = self._link.clock.monotonic()
-        polled_ms = self._consumer.last_poll_timestamp(self._place) or 0
+        polled_ms = self._consumer.last_poll_timestamp(self._topic_partition) or 0
         if polled_ms != getattr(self, "_polled_ms", None):
             self._polled_ms, self._silent_since_s = polled_ms, now_s
         silence_s = now_s - self._silent_since_s
         if silence_s > self._link.settings.kafka_silence_s:
             self._silent_since_s = now_s
-            raise LogUnavailable(f"{self._place.topic}[{self._place.partition}]: broker silent for {silence_s:.0f} s")
+            raise LogUnavailable(
+                f"{self._topic_partition.topic}[{self._topic_partition.partition}]: broker silent for {silence_s:.0f} s"
+            )

@@ -15,22 +15,22 @@ _NAMED_MAX = 3
 class ReplicaShortage(NamedTuple):
     """What is short.
 
-    :param places: topic, partition and the number of its copies in sync.
+    :param partitions: topic, partition and the number of its copies in sync.
     :param least: the number that the topics demand.
     :param brokers: number of brokers that answer.
     """
 
-    places: tuple[tuple[str, int, int], ...] = ()
+    partitions: tuple[tuple[str, int, int], ...] = ()
     least: int = 1
     brokers: int = 0
 
     @property
     def sentence(self) -> str:
         """The shortage in a sentence; "": there is none."""
-        if not self.places:
+        if not self.partitions:
             return ""
-        named = ", ".join(f"{topic}[{number}] has {copies}" for topic, number, copies in self.places[:_NAMED_MAX])
-        more = f", and {len(self.places) - _NAMED_MAX} more" if len(self.places) > _NAMED_MAX else ""
+        named = ", ".join(f"{topic}[{number}] has {copies}" for topic, number, copies in self.partitions[:_NAMED_MAX])
+        more = f", and {len(self.partitions) - _NAMED_MAX} more" if len(self.partitions) > _NAMED_MAX else ""
         return (
             f"too few copies are in sync: {named}{more}; expected at least {self.least} "
             f"(log.kafka_min_insync_replicas), {self.brokers} brokers answer. Nothing is written there, and nothing is "
@@ -39,7 +39,7 @@ class ReplicaShortage(NamedTuple):
 
     def has_all(self, topic: str, partitions: int) -> bool:
         """Tells whether each partition of a topic is short."""
-        return sum(name == topic for name, _, _ in self.places) == partitions
+        return sum(name == topic for name, _, _ in self.partitions) == partitions
 
 
 def shortage(topics: Iterable[dict[str, Any]], brokers: int, least: int) -> ReplicaShortage:

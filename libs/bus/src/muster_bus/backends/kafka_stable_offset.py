@@ -87,11 +87,11 @@ class _StableOffsetsRequest(Request[_StableOffsetsRequestStruct]):  # type: igno
     API_KEY = 9
 
     def __init__(self, group: str, places: Sequence[TopicPartition]) -> None:
-        self._group, self._places = group, places
+        self._group, self._topic_partitions = group, places
 
     def build(self, request_struct_class: type[_StableOffsetsRequestStruct]) -> _StableOffsetsRequestStruct:
         topics: list[tuple[str, list[int], dict[int, bytes]]] = [
-            (topic, [partition], {}) for topic, partition in self._places
+            (topic, [partition], {}) for topic, partition in self._topic_partitions
         ]
         return request_struct_class(self._group, topics, True, {})
 

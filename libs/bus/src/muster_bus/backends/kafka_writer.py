@@ -56,12 +56,12 @@ class _PartitionQueue:
                     first = (await sent).offset
             except (errors.KafkaError, OSError, TimeoutError, LogError) as error:
                 silent = isinstance(error, TimeoutError | errors.KafkaTimeoutError | errors.NotEnoughReplicasError)
-                shortage = await self.writer.link.why_silent() if silent else ""
+                shortage = await self.writer.link.silence_reason() if silent else ""
                 await self.writer.fail(_append_error(error, self.topic, taken, shortage), self, taken)
             else:
-                self._settle(taken, first)
+                self._resolve_futures(taken, first)
 
-    def _settle(self, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]], first: int) -> None:
+    def _resolve_futures(self, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]], first: int) -> None:
         size = 0
         for index, (_, record_size, done) in enumerate(taken):
             size += record_size
@@ -86,8 +86,8 @@ class KafkaWriter:
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
         self._queued_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._drained = asyncio.Event()
         self._drained.set()
         self._closed = False
@@ -135,16 +135,16 @@ class KafkaWriter:
         self._queued_bytes += size
         self._drained.clear()
         if self._queued_bytes >= self.link.settings.max_queued_bytes:
-            self._room.clear()
+            self._writable.clear()
         return done
 
     async def wait_writable(self) -> None:
         """Also raises LogUnavailable if there is no room within the transaction deadline."""
-        if not self._room.is_set():
+        if not self._writable.is_set():
             deadline_s = self.link.settings.transaction_deadline_s
             try:
                 async with asyncio.timeout(deadline_s):
-                    await self._room.wait()
+                    await self._writable.wait()
             except TimeoutError as error:
                 raise LogUnavailable(f"writer {self.name}: no room for {deadline_s} s") from error
         if self._closed:
@@ -155,7 +155,7 @@ class KafkaWriter:
         self._queued_bytes -= size
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes < self.link.settings.max_queued_bytes:
-            self._room.set()
+            self._writable.set()
         if self._queued_bytes == 0:
             self._drained.set()
 
@@ -182,7 +182,7 @@ class KafkaWriter:
         if self._closed:
             return
         self._closed = True
-        self._room.set()
+        self._writable.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.link.settings.transaction_deadline_s):
                 await self._drained.wait()

@@ -31,7 +31,7 @@ from muster_bus.errors import (
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import TopicSpec
 
-_Place = tuple[str, int]
+_PartitionKey = tuple[str, int]
 # Records of one writer and partition become visible one after the other.
 _APART_S = 1e-6
 
@@ -65,9 +65,9 @@ class MemoryStore:
     """
 
     specs: dict[str, TopicSpec] = field(default_factory=dict)
-    tails: dict[_Place, PartitionTail] = field(default_factory=dict)
+    tails: dict[_PartitionKey, PartitionTail] = field(default_factory=dict)
     claims: dict[tuple[str, str, int], _Claim] = field(default_factory=dict)
-    compacted: dict[_Place, _Compacted] = field(default_factory=dict)
+    compacted: dict[_PartitionKey, _Compacted] = field(default_factory=dict)
     identity: str = "memory"
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
@@ -195,7 +195,7 @@ class MemoryLog:
     def publish(self, records: Sequence[OutRecord]) -> list[int]:
         """Makes records visible. No task sees only some of them. Returns their offsets."""
         now_ms = self._clock.now_ns() // 1_000_000
-        by_partition: dict[_Place, list[Record]] = {}
+        by_partition: dict[_PartitionKey, list[Record]] = {}
         offsets = []
         for out in records:
             partition = (out.topic, out.partition)
@@ -218,7 +218,7 @@ class MemoryWriter:
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
         self._closed = False
-        self._lanes: dict[_Place, tuple[float, int]] = {}  # when its last record is written; failures so far
+        self._lanes: dict[_PartitionKey, tuple[float, int]] = {}  # when its last record is written; failures so far
 
     def append(self, record: OutRecord) -> Awaitable[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -275,7 +275,7 @@ class MemoryReader:
         self._closed = False
         self._count = metrics.records_read.labels(topic).inc
         # With faults: the end of what this reader gets now, the end that it noticed, and when it gets what is between.
-        self._shown = self._noticed = 0
+        self._visible_end = self._noticed = 0
         self._due: deque[tuple[float, int]] = deque()
 
     @property
@@ -285,14 +285,14 @@ class MemoryReader:
     def seek(self, offset: int) -> None:
         self._position = offset
 
-    def known_end(self) -> int:
-        return max(self._position, self._tail.end if self._log.faults is None else self._shown)
+    def cached_end(self) -> int:
+        return max(self._position, self._tail.end if self._log.faults is None else self._visible_end)
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
         if self._log.faults is not None:
             await self._wait_for_more(self._log.faults, timeout_s)
-            max_records = min(max_records, max(0, self._shown - self._position))
+            max_records = min(max_records, max(0, self._visible_end - self._position))
         elif self._position == self._tail.end and timeout_s > 0:
             await self._tail.wait(timeout_s)
             self._check()
@@ -332,8 +332,8 @@ class MemoryReader:
                 self._noticed = tail.end
                 self._due.append((now_s + faults.lag_s(self._topic, self._partition), tail.end))
             while self._due and self._due[0][0] <= now_s:
-                self._shown = max(self._shown, self._due.popleft()[1])
-            if self._position < self._shown or now_s >= until_s:
+                self._visible_end = max(self._visible_end, self._due.popleft()[1])
+            if self._position < self._visible_end or now_s >= until_s:
                 return
             next_s = min(until_s, self._due[0][0]) if self._due else until_s
             await tail.wait(max(next_s - now_s, 0.0))

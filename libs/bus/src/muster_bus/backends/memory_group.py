@@ -157,11 +157,11 @@ class MemoryMembership:
             generation, frozenset(share.owned), frozenset(share.standbys), frozenset(share.moving), members
         )
         if self._faults is None:
-            self._take(assignment)
+            self._apply_assignment(assignment)
         else:
-            self._faults.later(self._faults.share_s(), partial(self._take, assignment))
+            self._faults.later(self._faults.share_s(), partial(self._apply_assignment, assignment))
 
-    def _take(self, assignment: Assignment) -> None:
+    def _apply_assignment(self, assignment: Assignment) -> None:
         current = self._assignment
         if self.silent_s is not None or (current is not None and current.generation > assignment.generation):
             return

@@ -39,18 +39,18 @@ class ChangeSignal:
 class ReadAheadBuffer:
     """Records that were read and not yet given to the caller. The first one is at the reader's position or after it."""
 
-    __slots__ = ("_given", "_records")
+    __slots__ = ("_next_index", "_records")
 
     def __init__(self) -> None:
         self._records: Sequence[Record] = ()
-        self._given = 0  # index of the next record to give
+        self._next_index = 0  # index of the next record to give
 
     def __bool__(self) -> bool:
         return bool(self._records)
 
     def replace(self, records: Sequence[Record]) -> None:
         """Replaces all records."""
-        self._records, self._given = records, 0
+        self._records, self._next_index = records, 0
 
     def clear(self) -> None:
         """Forgets all records, because the position has changed."""
@@ -58,9 +58,9 @@ class ReadAheadBuffer:
 
     def pop(self, max_records: int) -> Sequence[Record]:
         """Returns the next records. Frees the list once all its records were given."""
-        records = self._records[self._given : self._given + max_records]
-        self._given += len(records)
-        if self._given >= len(self._records):
+        records = self._records[self._next_index : self._next_index + max_records]
+        self._next_index += len(records)
+        if self._next_index >= len(self._records):
             self.clear()
         return records
 

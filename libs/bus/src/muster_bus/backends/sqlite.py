@@ -116,8 +116,8 @@ class SqliteLog:
         self._queued_units = 0  # that the writer's thread has not settled
         self._staged: tuple[CommitUnit, asyncio.TimerHandle] | None = None  # waits for what follows from it
         self._allowance = TimeBudget(settings.sqlite_loop_share, _ALLOWED_S, clock.monotonic())
-        self._room: asyncio.Event = asyncio.Event()
-        self._room.set()
+        self._writable: asyncio.Event = asyncio.Event()
+        self._writable.set()
         self._log_id = ""
         self._accepts = False
         self.loss = ""
@@ -134,7 +134,7 @@ class SqliteLog:
         self._committer = Committer(
             self.path,
             self._writing,
-            settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
+            report_commit=lambda units, reason: self._on_loop(self._resolve_queued, units, reason),
             broke=lambda cause: self._on_loop(self._break, cause),
             chains=self._chains,
             syncs_commits=self.settings.sqlite_synchronous == "full",
@@ -150,7 +150,7 @@ class SqliteLog:
             now_ms=self.now_ms,
             is_open=lambda: self._state == "open",
             first_moved=lambda partition, first_offset: self._on_loop(self._set_first, partition, first_offset),
-            keep_mark=self._keeper.store,
+            store_mark=self._keeper.store,
         )
         self._committer.start()
         self._maintenance.start()
@@ -163,7 +163,7 @@ class SqliteLog:
             return
         self._release()
         self._state = "closed"
-        self._room.set()
+        self._writable.set()
         for partition in self._partitions.values():
             partition.tail.signal()
         await asyncio.to_thread(self._maintenance.stop, CLOSE_TIMEOUT_S)
@@ -193,7 +193,7 @@ class SqliteLog:
 
     def problems(self) -> list[str]:
         """See :class:`muster_bus.log.LogHealth`."""
-        if self._state != "open" or not (wal_bytes := self._committer.held_bytes):
+        if self._state != "open" or not (wal_bytes := self._committer.blocked_wal_bytes):
             return []
         return [
             f"log {self.path}-wal has {wal_bytes >> 20} MiB, because another program reads the log and does not end"
@@ -239,7 +239,7 @@ class SqliteLog:
         self.check_open()
         self.rules.spec(topic, partition)
 
-        def take(connection: sqlite3.Connection) -> tuple[GroupClaim, int]:
+        def claim_partition(connection: sqlite3.Connection) -> tuple[GroupClaim, int]:
             # Runs in the writer's thread, after every commit that was queued before.
             row = connection.execute(
                 "INSERT INTO claims (group_name, topic, partition, epoch) VALUES (?, ?, ?, 1) "
@@ -252,7 +252,7 @@ class SqliteLog:
             claim.epoch = row[1]
             return claim, row[1]
 
-        claim, epoch = await self._order(take)
+        claim, epoch = await self._order(claim_partition)
         await self._publisher.wait_published()  # whoever takes over finds all that was committed before
         stored = self._partitions[topic, partition]
         return SqliteOwner(self, stored, OwnerEpoch(claim, epoch, f"{group} on {topic}[{partition}]"))
@@ -396,10 +396,10 @@ class SqliteLog:
 
     # ---- the event loop's side ------------------------------------------------------------------------------------
 
-    async def room(self) -> None:
+    async def wait_writable(self) -> None:
         """Returns when fewer than ``max_queued_bytes`` wait for the writer."""
         self.check_open()
-        await self._room.wait()
+        await self._writable.wait()
         self.check_open()
 
     def submit(self, unit: CommitUnit) -> None:
@@ -415,7 +415,7 @@ class SqliteLog:
         self._queued_bytes += sum(queued.size_bytes for queued in units)
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes >= self.settings.max_queued_bytes:
-            self._room.clear()
+            self._writable.clear()
         self._committer.put(units)
 
     @property
@@ -539,7 +539,7 @@ class SqliteLog:
         self._release()
         answer: asyncio.Future[T] = self._loop.create_future()
 
-        def settle(result: T, error: BaseException | None) -> None:
+        def resolve(result: T, error: BaseException | None) -> None:
             if answer.done():
                 return
             if error is not None:
@@ -547,7 +547,7 @@ class SqliteLog:
             else:
                 answer.set_result(result)
 
-        self._committer.put(WriterTask(work, lambda result, error: self._on_loop(settle, result, error)))
+        self._committer.put(WriterTask(work, lambda result, error: self._on_loop(resolve, result, error)))
         return await answer
 
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
@@ -566,23 +566,23 @@ class SqliteLog:
         except RuntimeError as error:  # the executor is shut down
             raise LogClosed(f"log {self.path} is closed") from error
 
-    def _settle_queued(self, units: Sequence[CommitUnit], reason: BaseException | None) -> None:
+    def _resolve_queued(self, units: Sequence[CommitUnit], reason: BaseException | None) -> None:
         self._queued_units -= len(units)
         self._queued_bytes -= sum(unit.size_bytes for unit in units)
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes < self.settings.max_queued_bytes:
-            self._room.set()
+            self._writable.set()
         self._publisher.publish_queued(units, reason)
 
     def _set_first(self, partition: StoredPartition, first_offset: int) -> None:
         partition.first_offset = first_offset
-        self._publisher.tell_watchers(partition)
+        self._publisher.notify_watchers(partition)
 
     def _break(self, reason: str) -> None:
         if self._state != "open":
             return
         self._state, self._broken = "broken", reason
         log.error("log.broken", path=str(self.path), why=reason)
-        self._room.set()
+        self._writable.set()
         for partition in self._partitions.values():
             partition.tail.signal()

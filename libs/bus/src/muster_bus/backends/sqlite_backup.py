@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from muster_runtime import durable
 
-from muster_bus.backends.sqlite_breaks import Gap, check, check_beside
+from muster_bus.backends.sqlite_breaks import Gap, check, check_side_files
 from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_schema import is_new, mark_of
 from muster_bus.errors import LogIncompatible, LogUnavailable
@@ -80,7 +80,7 @@ def verify_log(path: Path) -> VerificationResult:
         with contextlib.closing(open_read_only(path)) as connection:
             if is_new(connection, path):
                 return VerificationResult(nothing, 0, [f"{path}: is empty"])
-            unread = check_beside(connection, path)
+            unread = check_side_files(connection, path)
             connection.execute("BEGIN")
             checked, mark = check(connection, whole=True), mark_of(connection)
     except (sqlite3.Error, OSError, OverflowError, TypeError, LogIncompatible) as error:

@@ -82,7 +82,7 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection
     :param needed: topics whose records decisions need. Readers of the others pass over a damaged block, and say so
         (``muster_bus.damage``); what is missing without a trace they could not notice.
     """
-    breaks = check_beside(connection, path) + [
+    breaks = check_side_files(connection, path) + [
         break_
         for break_ in check(connection, whole=False).breaks
         if break_.kind is not BreakKind.BLOCK or break_.topic in needed
@@ -100,7 +100,7 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection
     raise error
 
 
-def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
+def check_side_files(connection: sqlite3.Connection, path: Path) -> list[Break]:
     """Compares a log with the files beside it: its write-ahead log, and the heads in its side file. Raises
     sqlite3.Error, OSError.
     """
@@ -150,7 +150,7 @@ def check(connection: sqlite3.Connection, *, whole: bool) -> Checked:
             connection.execute("ROLLBACK")
 
 
-class _Place(NamedTuple):
+class _PartitionRow(NamedTuple):
     """A partition, and its note; all numbers of the note are None in a log without chains."""
 
     id: int
@@ -200,7 +200,7 @@ class _Check:
 
     def _check_all(self) -> None:
         self._check_tables()
-        for partition in self._places():
+        for partition in self._partitions():
             before = len(self._breaks)
             try:
                 self._check_partition(partition)
@@ -213,7 +213,14 @@ class _Check:
                 self._check_heads()
 
     def _add(
-        self, kind: BreakKind, partition: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
+        self,
+        kind: BreakKind,
+        partition: _PartitionRow,
+        first: int,
+        end: int,
+        reason: str,
+        *,
+        around: tuple[int, int] = (0, 0),
     ) -> None:
         from_ms, to_ms = (ms if 0 < ms < _TIME_MAX_MS else 0 for ms in around)
         self._breaks.append(Break(kind, partition.topic, partition.partition, first, end, reason, from_ms, to_ms))
@@ -223,7 +230,7 @@ class _Check:
 
     # ---- small tables ------------------------------------------------------------------------------------------------
 
-    def _places(self) -> list[_Place]:
+    def _partitions(self) -> list[_PartitionRow]:
         note = (
             "c.next_offset, c.head, c.start, c.blocks, c.total, c.unchained"
             if self._chained
@@ -234,7 +241,7 @@ class _Check:
             "SELECT p.id, p.topic, p.partition, p.first_offset, coalesce(t.cleanup, ''), "  # noqa: S608
             f"{note} FROM partitions p LEFT JOIN topics t ON t.name = p.topic {join} ORDER BY p.id"
         ).fetchall()
-        return [_Place(*row) for row in rows]
+        return [_PartitionRow(*row) for row in rows]
 
     def _check_tables(self) -> None:
         """The small tables have sound indexes, agree with each other and with their repetition."""
@@ -314,7 +321,7 @@ class _Check:
 
     # ---- blocks ------------------------------------------------------------------------------------------------------
 
-    def _check_partition(self, partition: _Place) -> None:
+    def _check_partition(self, partition: _PartitionRow) -> None:
         base, top = partition.id << OFFSET_BITS, (partition.id + 1) << OFFSET_BITS
         noted_to = partition.noted_to
         reads_all = self._whole or partition.is_compacted
@@ -330,7 +337,7 @@ class _Check:
                 walk.begins_at(low & OFFSET_MASK)
         for row in self._connection.execute(self._select, (low, top)):
             block = Block(row[0] & OFFSET_MASK, *row[1:])
-            if walk.take(block) and self._whole:
+            if walk.check_block(block) and self._whole:
                 self._read(partition, block, walk)
             if noted_to is not None and block.first_offset >= noted_to and block.claim is not None:
                 position = -1 if block.position is None else block.position
@@ -344,7 +351,7 @@ class _Check:
         else:
             self._heads = (self._heads + (partition.start or 0)) & DIGEST_MASK
 
-    def _check_first(self, partition: _Place, base: int, top: int) -> None:
+    def _check_first(self, partition: _PartitionRow, base: int, top: int) -> None:
         """The partition begins where retention left it."""
         (lowest,) = self._connection.execute(
             "SELECT min(id) FROM blocks WHERE id >= ? AND id < ?", (base, top)
@@ -362,7 +369,7 @@ class _Check:
                 f"the partition begins at {partition.first_offset}, its blocks at {first}",
             )
 
-    def _read(self, partition: _Place, block: Block, walk: _Walk) -> None:
+    def _read(self, partition: _PartitionRow, block: Block, walk: _Walk) -> None:
         """Reads the records of a block."""
         try:
             records = blocks.decode(partition.topic, partition.partition, block)
@@ -378,7 +385,7 @@ class _Check:
                 times = (block.timestamp_ms, 0)
                 self._add(BreakKind.NUMBERS, partition, gap.first_offset, gap.next_offset, gap.reason, around=times)
 
-    def _is_gap_between(self, partition: _Place, first: int, end: int) -> bool:
+    def _is_gap_between(self, partition: _PartitionRow, first: int, end: int) -> bool:
         return any(
             (gap.topic, gap.partition) == (partition.topic, partition.partition) and first < gap.next_offset <= end
             for gap in self._gaps
@@ -395,15 +402,22 @@ class _Add(Protocol):
     """Adds a break."""
 
     def __call__(
-        self, kind: BreakKind, partition: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
+        self,
+        kind: BreakKind,
+        partition: _PartitionRow,
+        first: int,
+        end: int,
+        reason: str,
+        *,
+        around: tuple[int, int] = (0, 0),
     ) -> None: ...
 
 
 class _Walk:
     """Follows the chain of one partition."""
 
-    def __init__(self, partition: _Place, add: _Add, gaps: list[Gap], *, is_older: bool) -> None:
-        self._place, self._add, self._gaps, self._is_older = partition, add, gaps, is_older
+    def __init__(self, partition: _PartitionRow, add: _Add, gaps: list[Gap], *, is_older: bool) -> None:
+        self._partition, self._add, self._gaps, self._is_older = partition, add, gaps, is_older
         self._at: int | None = None if partition.is_compacted else partition.first_offset  # where the next block begins
         self._previous: int | None = partition.start or 0
         self._last: Block | None = None
@@ -420,11 +434,11 @@ class _Walk:
     def damaged(self, block: Block, reason: str) -> None:
         ms = block.timestamp_ms
         end = max(block.next_offset, block.first_offset + 1)
-        self._add(BreakKind.BLOCK, self._place, block.first_offset, end, reason, around=(ms, 0))
+        self._add(BreakKind.BLOCK, self._partition, block.first_offset, end, reason, around=(ms, 0))
 
-    def take(self, block: Block) -> bool:
+    def check_block(self, block: Block) -> bool:
         """Takes the next block. Returns whether its digest is right."""
-        partition, last = self._place, self._last
+        partition, last = self._partition, self._last
         self._count(block)
         good = True
         if block.digest is not None and block.digest != blocks.digest_of(partition.topic, partition.partition, block):
@@ -446,14 +460,14 @@ class _Walk:
         return good
 
     def _count(self, block: Block) -> None:
-        if self._place.noted_to is not None and block.first_offset < self._place.noted_to:
+        if self._partition.noted_to is not None and block.first_offset < self._partition.noted_to:
             self._blocks += 1
             self._total = (self._total + (block.digest or 0)) & DIGEST_MASK
             self._unchained += block.digest is None
 
     def _follows(self, block: Block) -> bool:
         """Checks that nothing is missing between the last block and this one."""
-        partition, last = self._place, self._last
+        partition, last = self._partition, self._last
         at = self._at
         is_new = partition.noted_to is not None and block.first_offset >= partition.noted_to
         accepted = at is not None and _is_accepted(self._gaps, partition, at, block.first_offset, block.previous)
@@ -478,7 +492,7 @@ class _Walk:
 
     def finish(self, *, counts: bool) -> None:
         """Compares with the note at the end of the partition."""
-        partition, noted_to = self._place, self._place.noted_to
+        partition, noted_to = self._partition, self._partition.noted_to
         if noted_to is None:
             return
         if self.end < noted_to and not self._is_end_accepted(noted_to):
@@ -500,10 +514,10 @@ class _Walk:
         self._add(BreakKind.COUNT, partition, partition.first_offset, noted_to, reason)
 
     def _is_end_accepted(self, noted_to: int) -> bool:
-        return _is_accepted(self._gaps, self._place, self.end, noted_to)
+        return _is_accepted(self._gaps, self._partition, self.end, noted_to)
 
 
-def _is_accepted(gaps: list[Gap], partition: _Place, first: int, end: int, previous: int | None = None) -> bool:
+def _is_accepted(gaps: list[Gap], partition: _PartitionRow, first: int, end: int, previous: int | None = None) -> bool:
     """Tells whether an operator has accepted that the part is missing."""
     return any(
         (gap.topic, gap.partition) == (partition.topic, partition.partition)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from muster_bus.backends.blocks import DIGEST_MASK, Block, digest_at, digest_of, place_of
+from muster_bus.backends.blocks import DIGEST_MASK, Block, digest_at, digest_name, digest_of
 from muster_bus.backends.sqlite_schema import INSERT_BLOCKS, OFFSET_BITS, OFFSET_MASK
 from muster_bus.errors import LogDamaged
 
@@ -159,7 +159,7 @@ class Chain:
     """A partition's chain, as far as its blocks are committed.
 
     :ivar head: where the newest block ends, and its digest; 0: it has none. One object, which other threads may read.
-    :ivar place: the partition's name in digests.
+    :ivar digest_name: the partition's name in digests.
     :ivar blocks: number of the blocks that are not noted.
     :ivar total: sum of their digests.
     :ivar unchained: number of those without one.
@@ -168,7 +168,7 @@ class Chain:
     topic: str
     partition: int
     head: tuple[int, int]
-    place: bytes
+    digest_name: bytes
     blocks: int = 0
     total: int = 0
     unchained: int = 0
@@ -200,7 +200,7 @@ class Chains:
             newest = connection.execute(_NEWEST, (low, high)).fetchone()
             end, head = newest if newest is not None else (first, start)
             counted = count(connection, low | noted, high)
-            self._chains[id_] = Chain(topic, partition, (end, head or 0), place_of(topic, partition), *counted)
+            self._chains[id_] = Chain(topic, partition, (end, head or 0), digest_name(topic, partition), *counted)
         self._sum = sum(chain.head[1] for chain in self._chains.values()) & DIGEST_MASK
 
     def heads(self) -> dict[str, tuple[int, int]]:
@@ -221,7 +221,7 @@ class Chains:
             # (A digest cannot cover itself: the sum is of all heads but this one.)
             of_others = None if remaining else (total - previous) & DIGEST_MASK
             digest = digest_at(
-                chain.place,
+                chain.digest_name,
                 id_ & OFFSET_MASK,
                 next_offset,
                 timestamp_ms,
@@ -306,7 +306,7 @@ def remove(connection: sqlite3.Connection, low: int, high: int) -> None:
     connection.execute("DELETE FROM blocks WHERE id >= ? AND id <= ?", (low, high))
 
 
-def put_in_place(connection: sqlite3.Connection, topic: str, partition: int, rows: Sequence[Row]) -> None:
+def replace_blocks(connection: sqlite3.Connection, topic: str, partition: int, rows: Sequence[Row]) -> None:
     """Writes blocks in the place of removed ones of a topic that is compacted, also into the note. Runs in the caller's
     transaction. Raises sqlite3.Error.
     """

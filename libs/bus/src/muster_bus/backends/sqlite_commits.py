@@ -34,7 +34,7 @@ _READERS_WAIT_MS = 200  # Muster's own readers have snapshots of a few milliseco
 _READERS_PAUSE_S = 5.0  # between two waits for a reader that does not end
 
 # Takes the units of a commit, and the reason if the commit failed.
-Settled = Callable[[list[CommitUnit], BaseException | None], None]
+CommitReport = Callable[[list[CommitUnit], BaseException | None], None]
 
 
 class Committer:
@@ -43,18 +43,18 @@ class Committer:
     Any thread may call ``put`` and ``alive``. The writer's thread calls the two callbacks. Whoever uses the connection
     holds the lock ``_using``.
 
-    :param settled: called after each commit, in commit order.
+    :param report_commit: called after each commit, in commit order.
     :param broke: called with the reason when the file can no longer be written.
     :param chains: of the partitions.
     :param syncs_commits: a commit that has returned is on the disk; False: only what a checkpoint took is.
-    :ivar checkpoint_wanted: set when the write-ahead log has grown; maintenance clears it.
+    :ivar checkpoint_requested: set when the write-ahead log has grown; maintenance clears it.
     """
 
     def __init__(
         self,
         path: Path,
         writing: sqlite3.Connection,
-        settled: Settled,
+        report_commit: CommitReport,
         broke: Callable[[str], None],
         chains: Chains,
         *,
@@ -67,15 +67,15 @@ class Committer:
         self._synced_heads: Mapping[str, tuple[int, int]] = {}
         self._waited_s = float("-inf")  # the last wait for readers
         self._writing = writing
-        self._settled = settled
+        self._report_commit = report_commit
         self._broke = broke
         self._queue: queue.SimpleQueue[list[CommitUnit] | WriterTask | StopWriter] = queue.SimpleQueue()
         self._written_bytes = 0  # since the last checkpoint
-        self.checkpoint_wanted = threading.Event()
+        self.checkpoint_requested = threading.Event()
         self._using = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="muster-log-writer", daemon=True)
         self.full = False  # the last write found no room on the disk
-        self.held_bytes = 0  # size of a write-ahead log that a reader keeps from being emptied; 0: none does
+        self.blocked_wal_bytes = 0  # size of a write-ahead log that a reader keeps from being emptied; 0: none does
 
     def start(self) -> None:
         self._thread.start()
@@ -87,8 +87,8 @@ class Committer:
     def commit_now(self, units: list[CommitUnit]) -> tuple[bool, BaseException | None]:
         """Commits units in the caller's thread, unless the writer's thread has work or the disk is in doubt.
 
-        The caller knows that all units which it queued before are settled. Returns whether the units were handled, and
-        the reason if the commit failed. Does not call ``settled``.
+        The caller knows that all units which it queued before are reported. Returns whether the units were handled, and
+        the reason if the commit failed. Does not call ``report_commit``.
         """
         if self.full or self._written_bytes >= _WAL_LIMIT_BYTES or not self._using.acquire(blocking=False):
             return False, None
@@ -99,8 +99,8 @@ class Committer:
             raise
         finally:
             self._using.release()
-        if self._written_bytes >= _WAL_BYTES and not self.checkpoint_wanted.is_set():
-            self.checkpoint_wanted.set()
+        if self._written_bytes >= _WAL_BYTES and not self.checkpoint_requested.is_set():
+            self.checkpoint_requested.set()
         return True, reason
 
     def stop(self, timeout_s: float) -> None:
@@ -139,7 +139,7 @@ class Committer:
                     following = self._next()
                 with self._using:
                     reason = self._commit(units)  # 3
-                self._settled(units, reason)  # 4
+                self._report_commit(units, reason)  # 4
                 with self._using:
                     self._checkpoint()
                 item = following if following is not None else self._queue.get()
@@ -174,8 +174,8 @@ class Committer:
                 run.first_offset = next_offsets.get(partition.id, (partition, partition.next_offset))[1]
                 next_offsets[partition.id] = (partition, run.first_offset + len(run.keys))
                 rows.extend(run.rows(unit.timestamp_ms))
-            if unit.hold is not None and unit.input_position is not None:
-                claim = unit.hold.claim
+            if unit.owner_epoch is not None and unit.input_position is not None:
+                claim = unit.owner_epoch.claim
                 claims[claim.id] = (claim, unit.input_position)
                 if len(rows) > first_row:
                     rows[-1] = (*rows[-1][:5], claim.id, unit.input_position, None, None, None)
@@ -199,13 +199,15 @@ class Committer:
 
     def _is_refused(self, unit: CommitUnit) -> bool:
         """Tells whether the unit's owner may not commit any more, and gives the unit its error."""
-        hold = unit.hold
-        if hold is None:
+        owner_epoch = unit.owner_epoch
+        if owner_epoch is None:
             return False
-        if hold.epoch != hold.claim.epoch:
-            unit.error = Fenced(f"{hold.story}: taken over (epoch {hold.epoch}, now {hold.claim.epoch})")
-        elif hold.lost:
-            unit.error = LogUnavailable(f"it has read what was not written: {hold.lost}")
+        if owner_epoch.epoch != owner_epoch.claim.epoch:
+            unit.error = Fenced(
+                f"{owner_epoch.story}: taken over (epoch {owner_epoch.epoch}, now {owner_epoch.claim.epoch})"
+            )
+        elif owner_epoch.lost:
+            unit.error = LogUnavailable(f"it has read what was not written: {owner_epoch.lost}")
         return unit.error is not None
 
     def _execute(self, rows: Sequence[tuple[object, ...]], positions: list[tuple[int, int]]) -> None:
@@ -292,7 +294,7 @@ class Committer:
         if self._written_bytes >= _WAL_LIMIT_BYTES:
             self.finish_checkpoint()
         elif self._written_bytes >= _WAL_BYTES:
-            self.checkpoint_wanted.set()
+            self.checkpoint_requested.set()
 
     def finish_checkpoint(self) -> None:
         """Moves the rest of the write-ahead log into the file. Called in the writer's thread only.
@@ -325,7 +327,7 @@ class Committer:
         size = self._wal.stat().st_size
         metrics.wal_bytes.set(size)
         if used_bytes < _WAL_LIMIT_BYTES and size < _WAL_FILE_BYTES_MAX:
-            self.held_bytes = 0
+            self.blocked_wal_bytes = 0
             return
         now_s = time.monotonic()
         if now_s - self._waited_s < _READERS_PAUSE_S:
@@ -339,9 +341,9 @@ class Committer:
         finally:
             self._writing.execute(f"PRAGMA busy_timeout = {before_ms}")
         blocked_bytes = size if busy else 0
-        if blocked_bytes and not self.held_bytes:
+        if blocked_bytes and not self.blocked_wal_bytes:
             log.warning("log.wal_held", path=str(self._path), wal_bytes=size, why="another program reads the file")
-        self.held_bytes = blocked_bytes
+        self.blocked_wal_bytes = blocked_bytes
         metrics.wal_bytes.set(self._wal.stat().st_size)
 
 

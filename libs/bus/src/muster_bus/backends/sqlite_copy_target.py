@@ -27,7 +27,7 @@ from muster_bus.log import Record
 from muster_bus.settings import LogSettings
 
 # It stays in the finished log and says where its records come from.
-_PLACES = """
+_COPIED_TABLE = """
 CREATE TABLE IF NOT EXISTS copied (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (topic, partition)
 )"""
@@ -52,7 +52,7 @@ class SqliteTarget:
         self._lock: IO[bytes] | None = None
         self._connection: sqlite3.Connection | None = None
         self._chains: Chains | None = None
-        self._places: dict[tuple[str, int], int] = {}
+        self._partition_ids: dict[tuple[str, int], int] = {}
         self._ends: dict[tuple[str, int], int] = {}
 
     async def start(self) -> None:
@@ -63,10 +63,10 @@ class SqliteTarget:
         await new.close()
         with self._errors():
             self._connection = connection = connect(self._path, "full")
-            connection.execute(_PLACES)
+            connection.execute(_COPIED_TABLE)
             self._chains = Chains(connection)
             rows = connection.execute("SELECT topic, partition, id FROM partitions").fetchall()
-            self._places = {(topic, partition): id_ for topic, partition, id_ in rows}
+            self._partition_ids = {(topic, partition): id_ for topic, partition, id_ in rows}
             for name, end in mark_of(connection).ends.items():
                 topic, _, partition = name.rpartition("/")
                 self._ends[topic, int(partition)] = end
@@ -95,7 +95,7 @@ class SqliteTarget:
         rows: list[Row] = []
         with self._errors(), self._transaction() as connection:
             for partition, some in records.items():
-                partition_id, offset = self._places[topic, partition], self._ends.get((topic, partition), 0)
+                partition_id, offset = self._partition_ids[topic, partition], self._ends.get((topic, partition), 0)
                 for part in split_into_blocks(list(some)):
                     moved = [record._replace(offset=offset + index) for index, record in enumerate(part)]
                     block = blocks.encode_records(moved, offset + len(moved))
@@ -152,7 +152,7 @@ class SqliteTarget:
             # The side file comes first: if the rest is interrupted, Muster does not start with an older log, or with
             # an empty one.
             write_mark(self._final, mark)
-            self._put_in_place()
+            self._install()
 
     def finish_interrupted(self) -> bool:
         """Puts a whole copy in its place, if an earlier :meth:`finish` was interrupted. Call it instead of
@@ -164,10 +164,10 @@ class SqliteTarget:
             log_id, written = verify_log(self._path).mark.log_id, read_mark(self._final).mark
             if not log_id or written is None or written.log_id != log_id:
                 return False
-            self._put_in_place()
+            self._install()
             return True
 
-    def _put_in_place(self) -> None:
+    def _install(self) -> None:
         for beside in (mark_path(self._path), Path(f"{self._path}.lock")):
             beside.unlink(missing_ok=True)
         if self._make_way is not None:

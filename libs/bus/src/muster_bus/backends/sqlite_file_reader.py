@@ -35,7 +35,7 @@ class LogFile:
 
     :param path: the file (``DATA_DIR/log.db``).
     :param any_thread: several threads may use the object, but only one at a time.
-    :ivar places: the number of each (topic, partition) in the file.
+    :ivar partition_ids: the number of each (topic, partition) in the file.
 
     The constructor raises LogUnavailable if the file does not exist or cannot be read, and LogIncompatible if it is no
     log of this version. Every method raises LogUnavailable, those that return records also LogDamaged.
@@ -54,7 +54,7 @@ class LogFile:
                     raise LogIncompatible(f"{path} is not a log of Muster")
                 if version != SCHEMA_VERSION:
                     raise LogIncompatible(f"log {path} has schema {version}, this version needs {SCHEMA_VERSION}")
-                self.places: dict[tuple[str, int], int] = {
+                self.partition_ids: dict[tuple[str, int], int] = {
                     (topic, partition): number
                     for number, topic, partition in self._connection.execute(
                         "SELECT id, topic, partition FROM partitions"
@@ -84,7 +84,7 @@ class LogFile:
 
     def partitions(self, topic: str) -> list[int]:
         """Returns the partitions of a topic; an empty list if the log has no such topic."""
-        return sorted(partition for name, partition in self.places if name == topic)
+        return sorted(partition for name, partition in self.partition_ids if name == topic)
 
     def version(self) -> int:
         """Returns a number that changes when another connection commits."""
@@ -105,7 +105,7 @@ class LogFile:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the lowest existing offset and one past the highest one."""
-        partition_id = self._place(topic, partition)
+        partition_id = self._partition_id(topic, partition)
         with self._snapshot(topic, partition, 0):
             return self._bounds(partition_id)
 
@@ -114,7 +114,7 @@ class LogFile:
 
         Raises OffsetOutOfRange if retention deleted the offset, or if the offset is past the end.
         """
-        partition_id = self._place(topic, partition)
+        partition_id = self._partition_id(topic, partition)
         with self._snapshot(topic, partition, start):
             first, end = self._bounds(partition_id)
             if not first <= start <= end:
@@ -140,7 +140,7 @@ class LogFile:
         All blocks come from one snapshot, which lasts until the iteration ends. Raises OffsetOutOfRange if retention
         deleted the offset.
         """
-        partition_id = self._place(topic, partition)
+        partition_id = self._partition_id(topic, partition)
         with self._snapshot(topic, partition, start):
             if start < (first := self._first(partition_id)):
                 raise OffsetOutOfRange(topic, partition, start, first, self._bounds(partition_id)[1])
@@ -164,7 +164,7 @@ class LogFile:
 
         :param passed: gets the damaged blocks, which are passed over; None: the first one is raised.
         """
-        partition_id = self._place(topic, partition)
+        partition_id = self._partition_id(topic, partition)
         low, high = partition_id << OFFSET_BITS, (partition_id + 1) << OFFSET_BITS
         while True:
             with self._snapshot(topic, partition, 0):
@@ -235,8 +235,8 @@ class LogFile:
         except (sqlite3.Error, ValueError) as error:
             raise reading_error(self.path, error, topic, partition, start, start + 1) from error
 
-    def _place(self, topic: str, partition: int) -> int:
+    def _partition_id(self, topic: str, partition: int) -> int:
         try:
-            return self.places[topic, partition]
+            return self.partition_ids[topic, partition]
         except KeyError as error:
             raise InvalidRecord(f"log {self.path} has no {topic}[{partition}]") from error

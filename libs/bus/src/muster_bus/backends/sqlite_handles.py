@@ -46,7 +46,7 @@ class OpenLog(Protocol):
     def check_open(self) -> None:
         """Raises LogClosed or LogUnavailable if the log is not open."""
 
-    async def room(self) -> None:
+    async def wait_writable(self) -> None:
         """Returns when fewer than ``max_queued_bytes`` wait for the writer."""
 
     def submit(self, unit: CommitUnit) -> None:
@@ -116,7 +116,7 @@ class SqliteWriter:
             raise LogClosed(f"writer {self._name} is closed")
         if self._size >= self._log.settings.max_queued_bytes:
             self._flush()
-        await self._log.room()
+        await self._log.wait_writable()
 
     async def close(self) -> None:
         """Waits until the appended records are durable."""
@@ -137,16 +137,16 @@ class SqliteReader(ReadAheadReader):
 
     def __init__(self, embedded: OpenLog, partition: StoredPartition, position: int) -> None:
         super().__init__(position)
-        self._log, self._place = embedded, partition
+        self._log, self._partition = embedded, partition
         partition.readers += 1
         self._count_read = metrics.records_read.labels(partition.topic).inc
 
-    def known_end(self) -> int:
+    def cached_end(self) -> int:
         return max(self._position, self._end())
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
-        tail = self._place.tail
+        tail = self._partition.tail
         if self._position == tail.end and timeout_s > 0:
             await tail.wait(timeout_s)
             self._check()
@@ -161,11 +161,11 @@ class SqliteReader(ReadAheadReader):
         return records
 
     def on_more(self, call: Callable[[], None]) -> None:
-        self._place.tail.on_more(call)
+        self._partition.tail.on_more(call)
 
     def read_now(self, max_records: int) -> Sequence[Record]:
         self._check()
-        records = self._place.tail.slice(self._position, max_records)
+        records = self._partition.tail.slice(self._position, max_records)
         if not records:
             return ()
         self._ahead.clear()
@@ -175,7 +175,7 @@ class SqliteReader(ReadAheadReader):
 
     async def first_offset(self) -> int:
         self._log.check_open()
-        return self._place.first_offset
+        return self._partition.first_offset
 
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         self._log.check_open()
@@ -186,23 +186,23 @@ class SqliteReader(ReadAheadReader):
 
     async def close(self) -> None:
         if not self._closed:
-            self._place.readers -= 1
+            self._partition.readers -= 1
         self._closed = True
-        self._place.tail.signal()
+        self._partition.tail.signal()
 
     async def _read_old(self, max_records: int) -> Sequence[Record]:
         if not self._ahead:
-            records = await self._log.read_file(self._place, self._position, max_records)
+            records = await self._log.read_file(self._partition, self._position, max_records)
             self._check()
             self._ahead.replace(records)
         return self._ahead.pop(max_records)
 
     def _end(self) -> int:
-        return self._place.tail.end
+        return self._partition.tail.end
 
     def _check(self) -> None:
         self._log.check_open()
-        partition = self._place
+        partition = self._partition
         if self._closed:
             raise LogClosed(f"the reader of {partition.topic}[{partition.partition}] is closed")
         if not partition.first_offset <= self._position <= self._end():
@@ -214,15 +214,15 @@ class SqliteReader(ReadAheadReader):
 class EarlyReader(SqliteReader):
     """See :class:`muster_bus.log.EarlyInputOwner`."""
 
-    def __init__(self, embedded: OpenLog, partition: StoredPartition, hold: OwnerEpoch) -> None:
+    def __init__(self, embedded: OpenLog, partition: StoredPartition, owner_epoch: OwnerEpoch) -> None:
         super().__init__(embedded, partition, partition.first_offset)
-        self._hold = hold
+        self._owner_epoch = owner_epoch
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
-        partition = self._place
+        partition = self._partition
         if self._position == self._end() and timeout_s > 0:
-            partition.waiting = self._hold
+            partition.waiting = self._owner_epoch
             try:
                 await partition.tail.wait(timeout_s)
             finally:
@@ -239,33 +239,34 @@ class EarlyReader(SqliteReader):
         return records
 
     def _end(self) -> int:
-        partition = self._place
-        return partition.tail.end + (len(partition.staged) if partition.staged_for is self._hold else 0)
+        partition = self._partition
+        return partition.tail.end + (len(partition.staged) if partition.staged_for is self._owner_epoch else 0)
 
     def _check(self) -> None:
-        if self._hold.lost:
-            raise LogUnavailable(f"{self._hold.story} has read what was not written: {self._hold.lost}")
+        if self._owner_epoch.lost:
+            raise LogUnavailable(f"{self._owner_epoch.story} has read what was not written: {self._owner_epoch.lost}")
         super()._check()
 
 
 class SqliteOwner:
     """See :class:`muster_bus.log.PartitionOwner` and :class:`muster_bus.log.EarlyInputOwner`."""
 
-    def __init__(self, embedded: OpenLog, partition: StoredPartition, hold: OwnerEpoch) -> None:
+    def __init__(self, embedded: OpenLog, partition: StoredPartition, owner_epoch: OwnerEpoch) -> None:
         self._log = embedded
-        self._place = partition
-        self._hold = hold
+        self._partition = partition
+        self._owner_epoch = owner_epoch
         self._ended = ""
 
     def early_reader(self) -> EarlyReader:
         self._log.check_open()
-        return EarlyReader(self._log, self._place, self._hold)
+        return EarlyReader(self._log, self._partition, self._owner_epoch)
 
     async def committed(self) -> int | None:
         self._check()
-        if self._hold.epoch != self._hold.claim.epoch:
-            raise Fenced(f"{self._hold.story}: taken over (epoch {self._hold.epoch}, now {self._hold.claim.epoch})")
-        return self._hold.claim.position
+        owner_epoch, claim = self._owner_epoch, self._owner_epoch.claim
+        if owner_epoch.epoch != claim.epoch:
+            raise Fenced(f"{owner_epoch.story}: taken over (epoch {owner_epoch.epoch}, now {claim.epoch})")
+        return claim.position
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         if len(records) <= LARGE_RECORDS:
@@ -301,7 +302,7 @@ class SqliteOwner:
         if not done.done():
             done.cancel()
             self._fail("timeout", "a commit had no answer in time")
-            raise TransactionTimeout(f"{self._hold.story}: no answer from {self._log.path} in {deadline_s} s")
+            raise TransactionTimeout(f"{self._owner_epoch.story}: no answer from {self._log.path} in {deadline_s} s")
         self._end(done, started_s, count)
 
     def _end(self, done: asyncio.Future[None], started_s: float, count: int) -> None:
@@ -313,7 +314,7 @@ class SqliteOwner:
             raise
         except LogUnavailable as error:
             self._fail("unavailable", "a commit failed")
-            raise TransactionFailed(f"{self._hold.story}: {error}") from error
+            raise TransactionFailed(f"{self._owner_epoch.story}: {error}") from error
         _TRANSACTION_SECONDS.observe(self._log.monotonic_s() - started_s)
         _TRANSACTION_RECORDS.observe(count)
 
@@ -322,7 +323,7 @@ class SqliteOwner:
 
     def _unit(self, records: Sequence[OutRecord], input_position: int | None) -> CommitUnit:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        unit = CommitUnit([], self._log.now_ms(), 0, self._hold, input_position, done)
+        unit = CommitUnit([], self._log.now_ms(), 0, self._owner_epoch, input_position, done)
         self._add(unit, records)
         return unit
 
@@ -349,4 +350,4 @@ class SqliteOwner:
     def _check(self) -> None:
         self._log.check_open()
         if self._ended:
-            raise LogClosed(f"owner {self._hold.story} is of no further use: {self._ended}")
+            raise LogClosed(f"owner {self._owner_epoch.story} is of no further use: {self._ended}")

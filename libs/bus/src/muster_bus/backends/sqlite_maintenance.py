@@ -46,7 +46,7 @@ class Maintenance:
 
     :param is_open: tells whether the log is open.
     :param first_moved: called, in maintenance's thread, with a partition and its new first offset.
-    :param keep_mark: writes the side file if records came.
+    :param store_mark: writes the side file if records came.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Maintenance:
         now_ms: Callable[[], int],
         is_open: Callable[[], bool],
         first_moved: Callable[[StoredPartition, int], None],
-        keep_mark: Callable[[], None],
+        store_mark: Callable[[], None],
     ) -> None:
         self._path = path
         self._settings = settings
@@ -70,7 +70,7 @@ class Maintenance:
         self._now_ms = now_ms
         self._is_open = is_open
         self._first_moved = first_moved
-        self._keep_mark = keep_mark
+        self._store_mark = store_mark
         self._stopped = threading.Event()
         self._maintaining = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="muster-log-maintenance", daemon=True)
@@ -81,24 +81,24 @@ class Maintenance:
     def stop(self, timeout_s: float) -> None:
         """Ends after the current step. Blocks."""
         self._stopped.set()
-        self._committer.checkpoint_wanted.set()
+        self._committer.checkpoint_requested.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         due_s = time.monotonic() + self._settings.sqlite_maintenance_interval_s
         mark_due_s = 0.0  # at once: a new log has a mark from its beginning
         while not self._stopped.is_set():
-            self._committer.checkpoint_wanted.wait(max(0.0, min(due_s, mark_due_s) - time.monotonic()))
+            self._committer.checkpoint_requested.wait(max(0.0, min(due_s, mark_due_s) - time.monotonic()))
             if self._stopped.is_set():
                 return
             try:
                 if time.monotonic() >= mark_due_s:
                     self._note_heads()
-                    self._keep_mark()
-                    self._look_for_room()
+                    self._store_mark()
+                    self._retry_full_disk()
                     mark_due_s = time.monotonic() + self._settings.sqlite_mark_interval_s
-                if self._committer.checkpoint_wanted.is_set():
-                    self._checkpoint_beside()
+                if self._committer.checkpoint_requested.is_set():
+                    self._checkpoint_concurrently()
                 if time.monotonic() >= due_s:
                     self.run_once()
             except (LogError, sqlite3.Error, OSError, ValueError) as error:
@@ -112,7 +112,7 @@ class Maintenance:
             with contextlib.suppress(LogError):  # a disk that is full: the chain goes on from the last note
                 self._order_and_wait(lambda _: None, notes=True)
 
-    def _look_for_room(self) -> None:
+    def _retry_full_disk(self) -> None:
         """Tries to write after the disk was full: while nothing is asked of Muster, nothing else would notice."""
         if not self._committer.full:
             return
@@ -120,13 +120,13 @@ class Maintenance:
             self._order_and_wait(lambda writing: writing.execute("UPDATE identity SET id = id"))
             log.info("log.has_room", path=str(self._path))
 
-    def _checkpoint_beside(self) -> None:
+    def _checkpoint_concurrently(self) -> None:
         self._note_heads()  # so that a page which the disk loses is missed
         with contextlib.closing(connect(self._path, self._settings.sqlite_synchronous)) as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         with contextlib.suppress(LogClosed):
             self._order_and_wait(lambda _: None, after=self._committer.finish_checkpoint)
-        self._committer.checkpoint_wanted.clear()
+        self._committer.checkpoint_requested.clear()
 
     def _order_and_wait(
         self,
@@ -217,7 +217,7 @@ class Maintenance:
             return
         boundary = newest & OFFSET_MASK
         new_records = boundary - partition.cleaned_to
-        if new_records < max(self._settings.sqlite_compaction_min_records, partition.kept):
+        if new_records < max(self._settings.sqlite_compaction_min_records, partition.live_records):
             return
         latest: dict[bytes | None, int] = {}
         for block in self._iterate(reading, partition, partition.cleaned_to, boundary):  # 1
@@ -261,7 +261,7 @@ class Maintenance:
             sqlite_chain.note_partition(writing, partition.id)
 
         self._order_and_wait(note)
-        partition.cleaned_to, partition.kept = boundary, kept
+        partition.cleaned_to, partition.live_records = boundary, kept
         metrics.maintenance_removed.labels(partition.topic, "compaction").inc(removed)
 
     def _iterate(
@@ -287,7 +287,7 @@ class Maintenance:
 
         def replace(writing: sqlite3.Connection) -> None:
             sqlite_chain.remove(writing, base | span[0], base | span[1])
-            sqlite_chain.put_in_place(writing, partition.topic, partition.partition, rows)
+            sqlite_chain.replace_blocks(writing, partition.topic, partition.partition, rows)
 
         started_s = time.monotonic()
         self._order_and_wait(replace, notes=True)

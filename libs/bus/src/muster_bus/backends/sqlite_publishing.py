@@ -40,7 +40,7 @@ class Publisher:
         self.watchers: list[Watcher] = []
         # Committed units that become visible in steps, oldest first; their partitions.
         self._waiting: deque[tuple[CommitUnit, BaseException | None]] = deque()
-        self._places: set[int] = set()
+        self._waiting_partition_ids: set[int] = set()
         self._steps: Iterator[None] = iter(())
         self._disposal = Disposal(processor_s)
 
@@ -76,7 +76,7 @@ class Publisher:
                         if not waiter.done():
                             waiter.set_exception(reason)
 
-    def tell_watchers(self, partition: StoredPartition) -> None:
+    def notify_watchers(self, partition: StoredPartition) -> None:
         """Calls the watchers: a partition has a new end or beginning."""
         for watcher in self.watchers:
             watcher(partition.id, partition.first_offset, partition.tail.end)
@@ -93,13 +93,13 @@ class Publisher:
 
     def _publish_later(self, unit: CommitUnit, reason: BaseException | None) -> None:
         """Publishes a unit in steps if it is large, or if another one of its partitions is being published."""
-        places = {run.partition.id for run in unit.runs}
-        behind = not self._places.isdisjoint(places)
+        partition_ids = {run.partition.id for run in unit.runs}
+        behind = not self._waiting_partition_ids.isdisjoint(partition_ids)
         if not behind and (reason is not None or unit.error is not None or not unit.is_large):
             self.publish((unit,), reason)
             return
         self._waiting.append((unit, reason))
-        self._places |= places
+        self._waiting_partition_ids |= partition_ids
         if len(self._waiting) == 1:
             self._steps = self._publish_all()
             asyncio.get_running_loop().call_soon(self._publish_more)
@@ -117,7 +117,7 @@ class Publisher:
             else:
                 self.publish((unit,), reason)
             self._waiting.popleft()
-            self._places = {run.partition.id for unit, _ in self._waiting for run in unit.runs}
+            self._waiting_partition_ids = {run.partition.id for unit, _ in self._waiting for run in unit.runs}
             if self._waiting:
                 yield
 
@@ -129,7 +129,7 @@ class Publisher:
             for start in range(0, len(run.keys) if run.partition.readers else 0, LARGE_RECORDS):
                 records = run.records(run.first_offset, unit.timestamp_ms, start, LARGE_RECORDS)
                 size = sum(run.sizes[start : start + LARGE_RECORDS]) + len(records) * _RECORD_MEMORY_BYTES
-                parts += run.partition.tail.parts(run.first_offset + start, records, size)
+                parts += run.partition.tail.split_records(run.first_offset + start, records, size)
                 yield
             prepared.append((run, parts))
         for run, parts in prepared:
@@ -141,7 +141,7 @@ class Publisher:
                 self._tail_bytes += sum(part.size for part in parts)
             else:
                 tail.skip(len(run.keys))
-            self._shown(run)
+            self._on_run_visible(run)
         _end(unit)
         for run in unit.runs:
             self._disposal.add_lists(run.keys, run.values, run.headers, run.sizes)
@@ -158,12 +158,12 @@ class Publisher:
             self._tail_bytes += size
         else:
             tail.skip(count)
-        self._shown(run)
+        self._on_run_visible(run)
         self._trim(2 * size)
 
-    def _shown(self, run: AppendRun) -> None:
+    def _on_run_visible(self, run: AppendRun) -> None:
         """A run's records are visible."""
-        self.tell_watchers(run.partition)
+        self.notify_watchers(run.partition)
         for index, waiter in enumerate(run.done):
             if not waiter.done():
                 waiter.set_result(run.first_offset + index)
@@ -173,7 +173,7 @@ class Publisher:
         """Drops the oldest parts of the tails while these have too much, but little more than ``most`` bytes."""
         freed = 0
         while self._tail_bytes - freed > self._tail_bytes_max and freed <= most:
-            freed += self._tail_order.popleft().drop_part()
+            freed += self._tail_order.popleft().drop_oldest()
         self._tail_bytes -= freed
 
 

@@ -217,16 +217,16 @@ class _Copy:
                 raise ValueError(f"group {group!r} reads {topic}[{partition}], which does not exist")
             its_epoch, its_position = noted.get(id_, (0, None))
             positions: list[int] = [
-                number for number in (position, its_position, self._positions.get(id_)) if _is_place(number)
+                number for number in (position, its_position, self._positions.get(id_)) if _is_offset(number)
             ]
             at = None if not positions else max((number for number in positions if number <= end), default=end)
-            last_epoch = max([number for number in (0, epoch, its_epoch) if _is_place(number)])
+            last_epoch = max([number for number in (0, epoch, its_epoch) if _is_offset(number)])
             self._new.execute(
                 "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", (id_, group, topic, partition, last_epoch, at)
             )
 
 
-def _is_place(value: Any) -> TypeGuard[int]:
+def _is_offset(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value < 1 << OFFSET_BITS
 
 

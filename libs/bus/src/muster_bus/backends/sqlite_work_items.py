@@ -31,7 +31,7 @@ class StoredPartition:
     tail: PartitionTail
     first_offset: int
     cleaned_to: int
-    kept: int
+    live_records: int
     next_offset: int  # the writer's: offset of the next record to write
     readers: int = 0  # the loop's: the open readers; without any the tail keeps nothing
     # The loop's: records from the tail's end on that only the reader of one owner gets; the owner whose reader waits.
@@ -146,7 +146,7 @@ class CommitUnit:
     runs: list[AppendRun]
     timestamp_ms: int
     size_bytes: int
-    hold: OwnerEpoch | None = None
+    owner_epoch: OwnerEpoch | None = None
     input_position: int | None = None
     done: asyncio.Future[None] | None = None  # future of a transaction
     error: BaseException | None = None

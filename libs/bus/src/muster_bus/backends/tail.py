@@ -11,7 +11,7 @@ from muster_bus.backends.read_ahead import ChangeSignal
 from muster_bus.log import Record
 
 # Limits of a part. To free the records of one costs some 50 µs.
-_PART_RECORDS, _PART_BYTES = 256, 64 << 10
+_SEGMENT_RECORDS, _SEGMENT_BYTES = 256, 64 << 10
 
 
 class TailPart:
@@ -32,39 +32,39 @@ class PartitionTail(ChangeSignal):
     :param end: offset of the next record to come.
     """
 
-    __slots__ = ("_calls", "_parts", "base", "end")
+    __slots__ = ("_calls", "_segments", "base", "end")
 
     def __init__(self, end: int) -> None:
         super().__init__()
         self.base = end
         self.end = end
         self._calls: tuple[Callable[[], None], ...] = ()
-        self._parts: deque[TailPart] = deque()  # after records that nobody kept, the older ones are before ``base``
+        self._segments: deque[TailPart] = deque()  # after records that nobody kept, the older ones are before ``base``
 
     def extend(self, records: Sequence[Record], size: int = 0) -> int:
         """Makes records visible and wakes all waiting tasks. The records' offsets start at ``end``, without holes.
 
-        :param size: their bytes; :meth:`drop_part` returns them again.
+        :param size: their bytes; :meth:`drop_oldest` returns them again.
 
         Returns the number of parts that are there in addition.
         """
-        before = len(self._parts)
+        before = len(self._segments)
         if records:
             self._append(records, size)
-        added = len(self._parts) - before
+        added = len(self._segments) - before
         self._grow(len(records))
         return added
 
     @staticmethod
-    def parts(first: int, records: Sequence[Record], size: int) -> list[TailPart]:
+    def split_records(first: int, records: Sequence[Record], size: int) -> list[TailPart]:
         """Returns the parts of records from an offset on, for :meth:`extend_by`.
 
         :param size: their bytes.
         """
         parts: list[TailPart] = []
         count = len(records)
-        for start in range(0, count, _PART_RECORDS):
-            some = list(records[start : start + _PART_RECORDS])
+        for start in range(0, count, _SEGMENT_RECORDS):
+            some = list(records[start : start + _SEGMENT_RECORDS])
             share = size * (start + len(some)) // count - size * start // count
             parts.append(TailPart(first + start, some, share))
         return parts
@@ -72,7 +72,7 @@ class PartitionTail(ChangeSignal):
     def extend_by(self, parts: Sequence[TailPart]) -> None:
         """Makes parts visible, as :meth:`extend` does, without a look at each record."""
         assert parts[0].first == self.end, "parts follow each other"
-        self._parts.extend(parts)
+        self._segments.extend(parts)
         self._grow(parts[-1].first + len(parts[-1].records) - self.end)
 
     def skip(self, count: int) -> None:
@@ -84,17 +84,17 @@ class PartitionTail(ChangeSignal):
         """Calls back after each :meth:`extend`. The call must not raise."""
         self._calls = (*self._calls, call)
 
-    def drop_part(self) -> int:
+    def drop_oldest(self) -> int:
         """Forgets the oldest part. Returns its bytes; 0 if nothing is left."""
-        if not self._parts:
+        if not self._segments:
             return 0
-        part = self._parts.popleft()
+        part = self._segments.popleft()
         self.base = max(self.base, part.first + len(part.records))
         return part.size
 
     def drop_before(self, offset: int) -> None:
         """Forgets the records before ``offset``, which is at most ``end``."""
-        parts = self._parts
+        parts = self._segments
         while parts and parts[0].first + len(parts[0].records) <= offset:
             parts.popleft()
         self.base = max(self.base, offset)
@@ -105,14 +105,14 @@ class PartitionTail(ChangeSignal):
             return None
         if position >= self.end:
             return ()
-        last = self._parts[-1]
+        last = self._segments[-1]
         if position >= last.first:  # (nearly always)
             start = position - last.first
             return last.records[start : start + max_records]
         records: list[Record] = []
-        at = bisect_right(self._parts, position, key=_first) - 1
-        start = position - self._parts[at].first
-        for part in islice(self._parts, at, None):
+        at = bisect_right(self._segments, position, key=_first) - 1
+        start = position - self._segments[at].first
+        for part in islice(self._segments, at, None):
             records += part.records[start : start + max_records - len(records)]
             if len(records) >= max_records:
                 break
@@ -120,18 +120,18 @@ class PartitionTail(ChangeSignal):
         return records
 
     def _append(self, records: Sequence[Record], size: int) -> None:
-        parts, count = self._parts, len(records)
+        parts, count = self._segments, len(records)
         last = parts[-1] if parts else None
         if (
             last is not None
             and last.first + len(last.records) == self.end
-            and len(last.records) + count <= _PART_RECORDS
-            and last.size + size <= _PART_BYTES
+            and len(last.records) + count <= _SEGMENT_RECORDS
+            and last.size + size <= _SEGMENT_BYTES
         ):
             last.records += records
             last.size += size
             return
-        parts.extend(self.parts(self.end, records, size))
+        parts.extend(self.split_records(self.end, records, size))
 
     def _grow(self, count: int) -> None:
         self.end += count

@@ -47,7 +47,7 @@ class _PartitionStream:
             return None
         return record
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         self._next += 1
         self.position = record.offset + 1  # a hole there is passed over by the next read
         self._time_ms = max(self._time_ms, record.timestamp_ms)
@@ -87,7 +87,7 @@ class MergedPartitions:
         size = 0
         while self._order and len(records) < _BATCH_RECORDS and size < _BATCH_BYTES:
             _, partition, record = heapq.heappop(self._order)
-            self._lanes[partition].take(record)
+            self._lanes[partition].add(record)
             records.append(record)
             size += len(record.key or b"") + len(record.value or b"")
             await self._queue(partition)

@@ -73,7 +73,7 @@ class _PartitionView(ChangeSignal):
     :ivar first: lowest offset that exists.
     :ivar end: one past the highest visible offset that this process knows.
     :ivar spans: the chain, without gaps.
-    :ivar known_to: end of the chain.
+    :ivar chain_end: end of the chain.
     :ivar has_readers: somebody has read it.
     """
 
@@ -81,7 +81,7 @@ class _PartitionView(ChangeSignal):
         super().__init__()
         self.topic, self.partition, self.first, self.end = topic, partition, first, end
         self.spans: deque[RecordSpan] = deque()
-        self.known_to = end
+        self.chain_end = end
         self.has_readers = False
         self.fetching = asyncio.Lock()
 
@@ -92,9 +92,9 @@ class _PartitionView(ChangeSignal):
             self.end = end
             self.signal()
 
-    def kept(self, position: int, max_records: int) -> list[Record] | None:
+    def cached_records(self, position: int, max_records: int) -> list[Record] | None:
         """Returns the chain's records from ``position`` on; None if the chain does not hold the position."""
-        if not self.spans or not self.spans[0].start <= position < self.known_to:
+        if not self.spans or not self.spans[0].start <= position < self.chain_end:
             return None
         index = bisect_right(self.spans, position, key=lambda span: span.start) - 1
         kept: list[Record] = []
@@ -118,14 +118,14 @@ class ChildLog:
         self.settings = settings
         self.rules = RecordRules(settings.topics().specs(), settings.max_record_bytes)
         self._send = send
-        self._places: dict[tuple[str, int], _PartitionView] = {}
+        self._views: dict[tuple[str, int], _PartitionView] = {}
         self._by_id: dict[int, _PartitionView] = {}
         self._chain_order: deque[_PartitionView] = deque()  # one entry per span of a chain, oldest first
         self._chain_bytes = 0
         self._chain_bytes_max = min(settings.sqlite_tail_bytes, _CHAIN_BYTES_MAX)
         self._writer = PipeWriter(send, settings.max_queued_bytes)
         self._number = 0
-        self._asked: dict[int, asyncio.Future[int | None]] = {}
+        self._pending_requests: dict[int, asyncio.Future[int | None]] = {}
         self._state = "new"
         self._healthy = False
         self._healthy_until_s = float("-inf")
@@ -146,12 +146,12 @@ class ChildLog:
                 bounds,
                 {
                     number: _PartitionView(topic, partition, *file.bounds(topic, partition))
-                    for (topic, partition), number in file.places.items()
+                    for (topic, partition), number in file.partition_ids.items()
                 },
             )
 
         self._file, self._bounds, self._by_id = await self._in_thread(opened)
-        self._places = {(view.topic, view.partition): view for view in self._by_id.values()}
+        self._views = {(view.topic, view.partition): view for view in self._by_id.values()}
         self._state = "open"
 
     async def close(self) -> None:
@@ -161,7 +161,7 @@ class ChildLog:
         self._state = "closed"
         for view in self._by_id.values():
             view.signal()
-        for future in self._asked.values():
+        for future in self._pending_requests.values():
             if not future.done():
                 future.set_exception(LogClosed("the log is closed"))
         if self._bounds is not None:
@@ -201,7 +201,7 @@ class ChildLog:
     ) -> LogReader:
         self.check_open()
         self.rules.spec(topic, partition)
-        view = self._places[topic, partition]
+        view = self._views[topic, partition]
         view.has_readers = True
         return _Reader(self, view, view.first if start is None else start)
 
@@ -231,7 +231,7 @@ class ChildLog:
             case SyncRequest():
                 self._send(SyncDone(message.number))
             case Reply():
-                future = self._asked.get(message.number)
+                future = self._pending_requests.get(message.number)
                 if future is not None and not future.done():
                     if message.failure is not None:
                         future.set_exception(error_of(message.failure))
@@ -246,12 +246,12 @@ class ChildLog:
     async def ask(self, question: TakeOver | Commit | GetCommitted | GetHealth) -> int | None:
         """Sends a question and returns the answer. Raises the log's error."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._asked[question.number] = future
+        self._pending_requests[question.number] = future
         try:
             self._send(question)
             return await future
         finally:
-            self._asked.pop(question.number, None)
+            self._pending_requests.pop(question.number, None)
 
     def send(self, message: Release) -> None:
         """Sends a message that needs no answer."""
@@ -272,7 +272,7 @@ class ChildLog:
             if (version := bounds.version()) == self._version:
                 return
             self._version = version
-            for view in self._places.values():
+            for view in self._views.values():
                 if view.has_readers:
                     view.moved(*bounds.bounds(view.topic, view.partition))
 
@@ -287,14 +287,14 @@ class ChildLog:
 
         Raises OffsetOutOfRange, LogUnavailable, LogDamaged.
         """
-        if position < view.known_to:
+        if position < view.chain_end:
             return [record for span in await self._read(view, position, max_records) for record in span.records]
         # At the end of the chain, one reader fetches for all readers.
         async with view.fetching:
-            if (kept := view.kept(position, max_records)) is not None:
+            if (kept := view.cached_records(position, max_records)) is not None:
                 return kept
             spans = await self._read(view, position, max_records)
-            self._keep(view, position, spans)
+            self._cache_spans(view, position, spans)
         return [record for span in spans for record in span.records]
 
     async def _read(self, view: _PartitionView, position: int, max_records: int) -> list[RecordSpan]:
@@ -329,15 +329,15 @@ class ChildLog:
             view.moved(view.first, spans[-1].end)  # the file may be ahead of the pipe
         return spans
 
-    def _keep(self, view: _PartitionView, position: int, spans: Sequence[RecordSpan]) -> None:
-        if position != view.known_to:  # a reader read elsewhere, and a chain has no gaps
+    def _cache_spans(self, view: _PartitionView, position: int, spans: Sequence[RecordSpan]) -> None:
+        if position != view.chain_end:  # a reader read elsewhere, and a chain has no gaps
             self._chain_bytes -= sum(span.size_bytes for span in view.spans)
             view.spans.clear()
             self._chain_order = deque(queued for queued in self._chain_order if queued is not view)
-            view.known_to = position
+            view.chain_end = position
         for span in spans:
             view.spans.append(span)
-            view.known_to = span.end
+            view.chain_end = span.end
             self._chain_order.append(view)
             self._chain_bytes += span.size_bytes
         while self._chain_bytes > self._chain_bytes_max:
@@ -355,22 +355,22 @@ class _Reader(ReadAheadReader):
 
     def __init__(self, bus: ChildLog, view: _PartitionView, position: int) -> None:
         super().__init__(position)
-        self._bus, self._place = bus, view
+        self._bus, self._view = bus, view
         self._count_read = metrics.records_read.labels(view.topic).inc
 
-    def known_end(self) -> int:
-        return max(self._position, self._place.end)
+    def cached_end(self) -> int:
+        return max(self._position, self._view.end)
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         await self._check()
-        view = self._place
+        view = self._view
         if self._position == view.end and timeout_s > 0:
             await view.wait(timeout_s)
             await self._check()
         if self._position == view.end:
             return []
         if not self._ahead:
-            records = view.kept(self._position, max_records)
+            records = view.cached_records(self._position, max_records)
             if records is None:
                 records = await self._bus.fetch(view, self._position, max_records)
                 await self._check()
@@ -384,23 +384,23 @@ class _Reader(ReadAheadReader):
 
     async def first_offset(self) -> int:
         self._bus.check_open()
-        return self._place.first
+        return self._view.first
 
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         self._bus.check_open()
-        return self._place.end
+        return self._view.end
 
     async def written_end(self) -> int:
         self._bus.check_open()
-        await self._bus.read_bounds(self._place)
-        return self._place.end
+        await self._bus.read_bounds(self._view)
+        return self._view.end
 
     async def close(self) -> None:
         self._closed = True
-        self._place.signal()
+        self._view.signal()
 
     async def _check(self) -> None:
-        view = self._place
+        view = self._view
         self._check_open()
         if self._position > view.end:  # the pipe may be behind the file
             await self._bus.read_bounds(view)
@@ -411,7 +411,7 @@ class _Reader(ReadAheadReader):
     def _check_open(self) -> None:
         self._bus.check_open()
         if self._closed:
-            raise LogClosed(f"the reader of {self._place.topic}[{self._place.partition}] is closed")
+            raise LogClosed(f"the reader of {self._view.topic}[{self._view.partition}] is closed")
 
 
 class _Writer:

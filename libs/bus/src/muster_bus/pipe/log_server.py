@@ -34,10 +34,10 @@ from muster_bus.pipe.pipe_appends import PipeAppendServer
 
 # While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10
-_TOLD_LATER_S = 0.02
+_BACKPRESSURE_PAUSE_S = 0.02
 # Between two frames. A follower that is asked less often works less: it reads several commits in one go.
 _PAUSE_S = 0.02
-_SEEN_TIMEOUT_S = 1.0  # a child that is busy for longer takes a question later, too
+_SYNC_TIMEOUT_S = 1.0  # a child that is busy for longer takes a question later, too
 # No follower reads requests, and each is followed by an outcome. Alone they wait for so long.
 _UNREAD_S = 0.05
 
@@ -66,9 +66,9 @@ class LogServer:
         self._moved: dict[int, tuple[int, int]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None  # of the next frame
-        self._told_s = float("-inf")  # time of the last frame
-        self._frames = self._seen_frames = 0  # sent; of these, those that the child is known to have taken
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._last_sent_s = float("-inf")  # time of the last frame
+        self._frames = self._synced_frames = 0  # sent; of these, those that the child is known to have taken
+        self._pending_syncs: dict[int, asyncio.Future[None]] = {}
         self._unread = bus.ids_of(bus.settings.topics().requests)
         self._closed = False
         bus.watch(self._note)
@@ -81,25 +81,25 @@ class LogServer:
             case Release():
                 self._spawn(self._release(message.owner))
             case SyncDone():
-                if (synced := self._asked.get(message.number)) is not None and not synced.done():
+                if (synced := self._pending_syncs.get(message.number)) is not None and not synced.done():
                     synced.set_result(None)
             case _:
                 self._spawn(self._answer(message))
 
     async def wait_synced(self) -> None:
         """Returns when the child knows of all records that are visible now, or is busy."""
-        self._tell_now()
+        self._send_ends()
         frames = self._frames
-        if frames == self._seen_frames or self._closed:
+        if frames == self._synced_frames or self._closed:
             return
-        synced = self._asked.get(frames)
+        synced = self._pending_syncs.get(frames)
         if synced is None:
-            synced = self._asked[frames] = self._loop.create_future()
+            synced = self._pending_syncs[frames] = self._loop.create_future()
             self._to_child(SyncRequest(frames))
-        await asyncio.wait({synced}, timeout=_SEEN_TIMEOUT_S)
-        self._asked.pop(frames, None)
+        await asyncio.wait({synced}, timeout=_SYNC_TIMEOUT_S)
+        self._pending_syncs.pop(frames, None)
         if synced.done():
-            self._seen_frames = max(self._seen_frames, frames)
+            self._synced_frames = max(self._synced_frames, frames)
 
     async def wait_flushed(self) -> None:
         """Returns when everything appended or committed is on the log, or refused."""
@@ -125,32 +125,32 @@ class LogServer:
     def _note(self, partition_id: int, first_offset: int, end: int) -> None:
         self._moved[partition_id] = (first_offset, end)
         if partition_id not in self._unread:
-            self._tell_at(max(self._loop.time(), self._told_s + _PAUSE_S))
+            self._schedule_send(max(self._loop.time(), self._last_sent_s + _PAUSE_S))
         elif self._timer is None:
-            self._tell_at(self._loop.time() + _UNREAD_S)
+            self._schedule_send(self._loop.time() + _UNREAD_S)
 
-    def _tell_at(self, when_s: float) -> None:
+    def _schedule_send(self, when_s: float) -> None:
         """Lets the next frame be sent then, or before."""
         if self._timer is None or self._timer.when() > when_s:
             self._cancel_timer()
-            self._timer = self._loop.call_at(when_s, self._tell)
+            self._timer = self._loop.call_at(when_s, self._on_timer)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._unsent_bytes() > _UNSENT_BYTES_MAX:
-            self._tell_at(self._loop.time() + _TOLD_LATER_S)
+            self._schedule_send(self._loop.time() + _BACKPRESSURE_PAUSE_S)
             return
-        self._tell_now()
+        self._send_ends()
 
-    def _tell_now(self) -> None:
+    def _send_ends(self) -> None:
         if self._moved and not self._closed:
             self._cancel_timer()
-            self._told_s = self._loop.time()
+            self._last_sent_s = self._loop.time()
             self._frames += 1
             moved, self._moved = self._moved, {}
             self._to_child(EndsChanged(tuple((partition_id, *offsets) for partition_id, offsets in moved.items())))
@@ -158,7 +158,7 @@ class LogServer:
     def _send(self, message: FromLog) -> None:
         """Sends a message. Sends the movements first, so that the child knows what was visible before the answer."""
         if self._moved:
-            self._tell_now()
+            self._send_ends()
         self._to_child(message)
 
     # ---- questions --------------------------------------------------------------------------------------------------

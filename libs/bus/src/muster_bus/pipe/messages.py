@@ -158,7 +158,7 @@ def failure_of(error: BaseException) -> EncodedError:
         case RecordTooLarge():
             return EncodedError("RecordTooLarge", (error.topic, error.size_bytes, error.limit_bytes))
         case OffsetOutOfRange():
-            return EncodedError("OffsetOutOfRange", (str(error), error.asked, error.first, error.end))
+            return EncodedError("OffsetOutOfRange", (str(error), error.position, error.first, error.end))
     name = next((base.__name__ for base in type(error).__mro__ if base.__name__ in _PLAIN), "LogUnavailable")
     return EncodedError(name, (str(error) or type(error).__name__,))
 

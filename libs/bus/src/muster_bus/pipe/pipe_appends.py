@@ -35,7 +35,7 @@ class PipeWriter:
         self._batch_bytes = 0
         self._unsettled: dict[int, tuple[asyncio.Future[int], int]] = {}
         self._unsettled_bytes = 0
-        self._room: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
         self._closed = False
 
     def append(self, record: OutRecord) -> Awaitable[int]:
@@ -59,7 +59,7 @@ class PipeWriter:
     async def wait_writable(self) -> None:
         while self._unsettled_bytes >= self._unsettled_bytes_max and not self._closed:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(room)
+            self._waiting.append(room)
             await room
         if self._closed:
             raise LogClosed("the writer is closed")
@@ -68,28 +68,28 @@ class PipeWriter:
         """Waits until the appended records are durable."""
         self._closed = True
         self._flush()
-        self._let_in()
+        self._wake_waiting()
         if self._unsettled:
             await asyncio.wait([done for done, _ in self._unsettled.values()], timeout=_CLOSE_TIMEOUT_S)
 
     def resolve(self, settled: AppendResults) -> None:
         """Takes the outcomes of records."""
         for number, offset in settled.durable:
-            if not (done := self._taken(number)).done():
+            if not (done := self._pop_unsettled(number)).done():
                 done.set_result(offset)
         for number, failure in settled.refused:
-            if not (done := self._taken(number)).done():
+            if not (done := self._pop_unsettled(number)).done():
                 done.set_exception(error_of(failure))
-        if self._room and self._unsettled_bytes < self._unsettled_bytes_max:
-            self._let_in()
+        if self._waiting and self._unsettled_bytes < self._unsettled_bytes_max:
+            self._wake_waiting()
 
-    def _taken(self, number: int) -> asyncio.Future[int]:
+    def _pop_unsettled(self, number: int) -> asyncio.Future[int]:
         done, size = self._unsettled.pop(number)
         self._unsettled_bytes -= size
         return done
 
-    def _let_in(self) -> None:
-        waiting, self._room = self._room, []
+    def _wake_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
         for room in waiting:
             if not room.done():
                 room.set_result(None)
@@ -145,7 +145,7 @@ class PipeAppendServer:
                     await self._writer.wait_writable()
                     done = asyncio.ensure_future(self._writer.append(out_record(new)))
                 except LogError as error:
-                    self._settle(new.number, failure_of(error))
+                    self._add_result(new.number, failure_of(error))
                     continue
                 self._under_way.add(done)
                 done.add_done_callback(partial(self._appended, new.number))
@@ -154,21 +154,21 @@ class PipeAppendServer:
     def _appended(self, number: int, done: asyncio.Future[int]) -> None:
         self._under_way.discard(done)
         if done.cancelled():
-            self._settle(number, failure_of(LogUnavailable("it was cancelled")))
+            self._add_result(number, failure_of(LogUnavailable("it was cancelled")))
         elif (error := done.exception()) is not None:
-            self._settle(number, failure_of(error))
+            self._add_result(number, failure_of(error))
         else:
-            self._settle(number, done.result())
+            self._add_result(number, done.result())
 
-    def _settle(self, number: int, result: int | EncodedError) -> None:
+    def _add_result(self, number: int, result: int | EncodedError) -> None:
         if not self._durable and not self._refused:
-            asyncio.get_running_loop().call_soon(self._tell_settled)
+            asyncio.get_running_loop().call_soon(self._send_results)
         if isinstance(result, EncodedError):
             self._refused.append((number, result))
         else:
             self._durable.append((number, result))
 
-    def _tell_settled(self) -> None:
+    def _send_results(self) -> None:
         durable, refused = tuple(self._durable), tuple(self._refused)
         self._durable, self._refused = [], []
         self._send(AppendResults(durable, refused))

@@ -120,7 +120,7 @@ class PlainDerive:
             try:
                 records = await reader.read(settings.batch_records_max, aligned_s(_POLL_S))
             except OffsetOutOfRange as gone:
-                metrics.DERIVE_MISSING.inc(gone.first - gone.asked)
+                metrics.DERIVE_MISSING.inc(gone.first - gone.position)
                 log.error("events were deleted before anything was derived from them", error=str(gone))
                 reader.seek(gone.first)
                 continue

@@ -21,7 +21,7 @@ from typing import Any
 
 # Module, class or "", function, step; "<" notes the function's begin, ">" its end.
 _STEPS = (
-    ("muster_gateway.stream", "RmStream", "_take", "<", "gateway: has the message"),
+    ("muster_gateway.stream", "RmStream", "_handle_message", "<", "gateway: has the message"),
     ("muster_bus.backends.sqlite_handles", "SqliteWriter", "append", "<", "gateway: append"),
     ("muster_bus.backends.sqlite", "SqliteLog", "submit_appends", "<", "log: takes or stages the request"),
     ("muster_bus.backends.sqlite", "SqliteLog", "submit", "<", "log: a unit is submitted"),
@@ -33,8 +33,8 @@ _STEPS = (
     ("muster_scheduler.machine", "SchedulerMachine", "apply", ">", "scheduler: apply ends"),
     ("muster_bus.backends.sqlite_handles", "SqliteOwner", "_unit", "<", "scheduler: commits (emit is done)"),
     ("muster_gateway.response_delivery", "ResponseTail", "_dispatch", "<", "gateway: dispatches the response"),
-    ("muster_gateway.response_delivery", "Feed", "next_due", "<", "gateway: writes it"),
-    ("muster_gateway.response_delivery", "Feed", "written", "<", "gateway: it is written"),
+    ("muster_gateway.response_delivery", "ResponseFeed", "next_due", "<", "gateway: writes it"),
+    ("muster_gateway.response_delivery", "ResponseFeed", "mark_written", "<", "gateway: it is written"),
 )
 _FIRST = _STEPS[0][4]
 

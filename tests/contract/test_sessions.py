@@ -99,7 +99,7 @@ def a_session(rm_id: str = "rm", **changes: object) -> Session:
         "version": 0,
         "state": RmLifecycleState.RUNNING,
         "since_ns": 17,
-        "why": "registered",
+        "state_reason": "registered",
         "announced": RmLifecycleState.INIT,
         "registered_at": Cursor(3, 40, 2),
     }
@@ -107,7 +107,7 @@ def a_session(rm_id: str = "rm", **changes: object) -> Session:
 
 
 async def test_a_stored_session_has_the_next_version(place: Place) -> None:
-    session = a_session("rm/ä%", seats={ALLOCATION: Seat("gw", 4), NODE: Seat("", 1)}, why='it\'s "so"\n')
+    session = a_session("rm/ä%", seats={ALLOCATION: Seat("gw", 4), NODE: Seat("", 1)}, state_reason='it\'s "so"\n')
     assert await place.store.get("rm/ä%") is None
     assert await place.store.compare_and_set(session)
     assert await place.store.get("rm/ä%") == replace(session, version=1)
@@ -115,7 +115,7 @@ async def test_a_stored_session_has_the_next_version(place: Place) -> None:
 
 
 async def test_a_callback_streams_seat_cursor_and_owed_note_are_kept(place: Place) -> None:
-    session = a_session(seats={CALLBACK: Seat("gw", 2)}, callbacks_told=True)
+    session = a_session(seats={CALLBACK: Seat("gw", 2)}, callbacks_announced=True)
     assert await place.store.compare_and_set(session)
     assert await place.store.advance([Advance("rm", CALLBACK, 2, Cursor(5, 50, 4))]) == [True]
     again = await place.again()
@@ -147,8 +147,8 @@ async def test_all_lists_every_session_once(place: Place) -> None:
 async def test_of_two_writers_with_one_version_one_wins(place: Place) -> None:
     other = await place.again()
     assert await place.store.compare_and_set(a_session())
-    mine = a_session(version=1, state=RmLifecycleState.DISCONNECTED, why="mine")
-    yours = a_session(version=1, state=RmLifecycleState.STOPPED, why="yours")
+    mine = a_session(version=1, state=RmLifecycleState.DISCONNECTED, state_reason="mine")
+    yours = a_session(version=1, state=RmLifecycleState.STOPPED, state_reason="yours")
     outcomes = await asyncio.gather(place.store.compare_and_set(mine), other.compare_and_set(yours))
     assert sorted(outcomes) == [False, True]
     stored = await place.store.get("rm")
@@ -258,7 +258,7 @@ async def test_a_store_that_answers_is_healthy(place: Place) -> None:
 
 def test_gateways_of_two_versions_read_what_the_other_writes() -> None:
     seats = {ALLOCATION: Seat("g1", 2), NODE: Seat("", 3), CALLBACK: Seat("g2", 4)}
-    session = a_session(seats=seats, callbacks_told=True)
+    session = a_session(seats=seats, callbacks_announced=True)
     text = to_json(session)
     assert from_json(text, 0) == session
     written = json.loads(text)
@@ -266,7 +266,7 @@ def test_gateways_of_two_versions_read_what_the_other_writes() -> None:
     # What an older one writes, and what a newer one may.
     del written["more_seats"], written["callbacks_told"]
     assert from_json(json.dumps(written), 0) == replace(
-        session, seats={ALLOCATION: seats[ALLOCATION], NODE: seats[NODE]}, callbacks_told=False
+        session, seats={ALLOCATION: seats[ALLOCATION], NODE: seats[NODE]}, callbacks_announced=False
     )
     written["more_seats"], written["something"] = {"4": ["g2", 4], "5": ["g3", 1]}, 7
     assert from_json(json.dumps(written), 0).seats == seats

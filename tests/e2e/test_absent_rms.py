@@ -235,7 +235,7 @@ async def test_a_gateway_that_dies_between_request_and_answer_leaves_nothing_hal
         async with muster_here(tmp_path, SETTINGS) as muster, an_rm(muster, "rm"):
             await shut_down(muster, "rm")
             gateway = muster.services["gateway"]
-            forgotten = gateway._admin._life.complete_forget
+            forgotten = gateway._admin._session_manager.complete_forget
 
             died = asyncio.Event()
 
@@ -243,7 +243,9 @@ async def test_a_gateway_that_dies_between_request_and_answer_leaves_nothing_hal
                 died.set()
                 raise asyncio.CancelledError
 
-            gateway._admin._life.complete_forget = dies  # the answer is there, the session does not hear of it
+            gateway._admin._session_manager.complete_forget = (
+                dies  # the answer is there, the session does not hear of it
+            )
             async with AdminClient(muster.gateway) as admin:
                 forgetting = asyncio.create_task(admin.forget("rm", timeout_s=WHOLE_S))
                 await died.wait()
@@ -252,7 +254,7 @@ async def test_a_gateway_that_dies_between_request_and_answer_leaves_nothing_hal
                 with pytest.raises((Exception, asyncio.CancelledError), match=r".*"):
                     await forgetting
             assert (await gateway.sessions.get("rm")).state.name == "STOPPED"
-            gateway._admin._life.complete_forget = forgotten
+            gateway._admin._session_manager.complete_forget = forgotten
         async with muster_here(tmp_path, SETTINGS) as muster, AdminClient(muster.gateway) as admin:
 
             async def nobody() -> bool:

@@ -172,7 +172,7 @@ class _Machine:
 def _state(data: bytes) -> None:
     key, _, value = data.partition(b"\n")
     record = Record("si.state.v1", 0, 0, 0, key, value)
-    for read in (gateway_codec.read_known_rm, gateway_codec.read_forgotten, gateway_codec.read_registration):
+    for read in (gateway_codec.read_rm_state, gateway_codec.read_forgotten, gateway_codec.read_registration):
         with suppress(CodecError):
             read(record)
     event_codec.registered_extra_config(value)

@@ -106,7 +106,7 @@ async def test_a_stopped_rm_is_asked_to_register(world: Rig) -> None:
         await rm.register()
         await advance()
         assert world.scheduler.notes("rm"), "the stream is open"
-        life = gateway._servicer._parts.life  # type: ignore[union-attr]
+        life = gateway._servicer._dependencies.session_manager  # type: ignore[union-attr]
         await life.shut_down("rm")
         await life.sweep(gateway._table)
         with pytest.raises(ReregistrationNeeded, match="is stopped"):

@@ -319,7 +319,7 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     (problem,) = gateway._doorman.problems()
     assert "rule[5].identities" in problem
     assert "what was read before stays in force" in problem
-    assert (await gateway._look()).notes == [problem]
+    assert (await gateway._check_self()).notes == [problem]
     assert await gateway.is_ready(), "a bad policy file does not make the gateway unready"
     await world.scheduler.emit("mine", [StreamKind.NODE])
     await mine.receive()

@@ -397,7 +397,7 @@ async def test_the_callback_stream_of_a_dead_gateway_is_noted_while_others_keep_
     await allocations.send(asks("rm", "a"))
     await allocations.take(1)
     await crash(first)
-    life = second._servicer._parts.life  # type: ignore[union-attr]
+    life = second._servicer._dependencies.session_manager  # type: ignore[union-attr]
     clock.advance(9.0)
     await life.sweep(second._table)
     assert quick.scheduler.notes("rm") == [(True, 1)], "the lease still holds"
@@ -420,7 +420,7 @@ async def test_the_end_is_noted_when_the_rm_pauses_because_its_only_gateway_died
     await (await quick.registered(first)).connect(predicates=True)
     await crash(first)
     clock.advance(11.0)
-    await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
+    await second._servicer._dependencies.session_manager.sweep(second._table)  # type: ignore[union-attr]
     await advance()
     assert quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
     await advance()
@@ -433,13 +433,13 @@ async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: R
     gateway = await quick.gateway(lease_ttl_s=10.0, clock=clock, sessions=sessions)
     channel = await quick.registered(gateway)
     stream = await channel.connect(predicates=True)
-    life = gateway._servicer._parts.life  # type: ignore[union-attr]
-    callbacks_gone = life._callbacks_gone
+    life = gateway._servicer._dependencies.session_manager  # type: ignore[union-attr]
+    send_callbacks_disconnected = life._send_callbacks_disconnected
 
     async def failing(*_: object) -> None:
         raise LogDown("the log is away")
 
-    life._callbacks_gone = failing
+    life._send_callbacks_disconnected = failing
     stream.cancel()
 
     async def left() -> bool:
@@ -448,14 +448,14 @@ async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: R
 
     await advance()
     assert await left(), "the seat is free, and the note owed"
-    life._callbacks_gone = callbacks_gone
+    life._send_callbacks_disconnected = send_callbacks_disconnected
     clock.advance(11.0)
     await life.sweep(gateway._table)
     await advance()
     assert quick.scheduler.notes("rm") == [(True, 1), (False, 3)], "the owed note is written"
     session = await sessions.get("rm")
     assert session is not None
-    assert not session.callbacks_told
+    assert not session.callbacks_announced
 
 
 async def test_a_gateway_that_was_taken_for_dead_gives_the_stream_up(quick: Rig) -> None:
@@ -466,8 +466,8 @@ async def test_a_gateway_that_was_taken_for_dead_gives_the_stream_up(quick: Rig)
     channel = await quick.registered(first)
     stream = await channel.connect(predicates=True)
     clock.advance(11.0)  # the first one is silent
-    await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
-    await first._servicer._parts.life.sweep(first._table)  # type: ignore[union-attr]
+    await second._servicer._dependencies.session_manager.sweep(second._table)  # type: ignore[union-attr]
+    await first._servicer._dependencies.session_manager.sweep(first._table)  # type: ignore[union-attr]
     assert (await stream.status())[0] is Code.ABORTED
     await channel.connect(predicates=True)
     expected = [(True, 1), (False, 2), (True, 3)]
@@ -871,12 +871,12 @@ async def test_a_sweep_leaves_a_seat_alone_that_is_just_being_taken(quick: Rig) 
 
     await advance()
     assert await taken(), "the seat is taken"
-    await gateway._servicer._parts.life.sweep(gateway._table)  # type: ignore[union-attr]
+    await gateway._servicer._dependencies.session_manager.sweep(gateway._table)  # type: ignore[union-attr]
     go.set()
     stream = await connecting
     await quick.scheduler.ask("rm", 1)
     assert await stream.asked(1) == [1]
-    await gateway._servicer._parts.life.sweep(gateway._table)  # type: ignore[union-attr]
+    await gateway._servicer._dependencies.session_manager.sweep(gateway._table)  # type: ignore[union-attr]
     session = await sessions.get("rm")
     assert session is not None
     assert session.seats[CALLBACK] == Seat(gateway.gateway_id, 1)

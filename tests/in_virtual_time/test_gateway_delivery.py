@@ -103,7 +103,7 @@ async def test_requests_wait_while_the_log_does(world: Rig) -> None:
     gateway = await world.gateway(inflight_bytes=20_000)
     channel = await world.registered(gateway)
     stream = channel.open(ALLOCATION, "rm")
-    writer = gateway._servicer._parts.writer  # type: ignore[union-attr]
+    writer = gateway._servicer._dependencies.writer  # type: ignore[union-attr]
     append, waiting = writer.append, []
 
     def slow(record: object) -> asyncio.Future[int]:
@@ -137,7 +137,7 @@ async def test_a_failed_append_ends_the_stream_with_try_again(world: Rig) -> Non
     stream = channel.open(ALLOCATION, "rm")
     await stream.send(asks("rm", "a"))
     await stream.take(1)
-    writer = gateway._servicer._parts.writer  # type: ignore[union-attr]
+    writer = gateway._servicer._dependencies.writer  # type: ignore[union-attr]
     append = writer.append
 
     def failing(_record: object) -> asyncio.Future[int]:
@@ -162,13 +162,13 @@ async def test_a_defect_ends_in_a_number_not_in_a_traceback(world: Rig) -> None:
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
-    gateway._servicer._parts.codec.request = None  # type: ignore[union-attr,method-assign,assignment]
+    gateway._servicer._dependencies.codec.request = None  # type: ignore[union-attr,method-assign,assignment]
     await stream.send(asks("rm", "a"))
     code, details = await stream.status()
     assert code is Code.INTERNAL
     assert details.startswith("internal error ")
     assert "NoneType" not in details
-    del gateway._servicer._parts.codec.request  # type: ignore[union-attr]
+    del gateway._servicer._dependencies.codec.request  # type: ignore[union-attr]
     again = channel.open(ALLOCATION, "rm")
     await again.send(asks("rm", "a"))
     await again.take(1)
@@ -242,7 +242,7 @@ async def test_a_dead_gateways_rm_pauses_and_stops_by_the_clock(world: Rig) -> N
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
     await crash(first)
-    life = second._servicer._parts.life  # type: ignore[union-attr]
+    life = second._servicer._dependencies.session_manager  # type: ignore[union-attr]
 
     async def sweep_after(seconds: float) -> str:
         clock.advance(seconds)
@@ -270,7 +270,7 @@ async def test_of_two_sweeping_gateways_one_takes_each_step(world: Rig) -> None:
     await world.registered(gateways[0])  # registered, without any stream
     for seconds in (11.0, 61.0):
         clock.advance(seconds)
-        await asyncio.gather(*(g._servicer._parts.life.sweep(g._table) for g in gateways))  # type: ignore[union-attr]
+        await asyncio.gather(*(g._servicer._dependencies.session_manager.sweep(g._table) for g in gateways))  # type: ignore[union-attr]
     await advance()
     assert len(world.scheduler.states("rm")) >= 3, "the notes arrive"
     assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED", "STOPPED"]
@@ -289,7 +289,7 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
-    life, held = gateway._servicer._parts.life, gateway._table.occupied_seats()  # type: ignore[union-attr]
+    life, held = gateway._servicer._dependencies.session_manager, gateway._table.occupied_seats()  # type: ignore[union-attr]
     noted, announce = asyncio.Event(), life._announce
     assert [seat.kind for seat in held] == [ALLOCATION]
 
@@ -375,7 +375,7 @@ async def test_positions_are_stored_after_a_rest_in_which_nothing_looks_for_them
         await advance()
         assert table.all()[0].stored == last, "the place is stored"
         await advance()
-        assert table.stirred._waiters, "the flush waits for the next response"
+        assert table.positions_moved._waiters, "the flush waits for the next response"
 
 
 async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(
@@ -387,7 +387,7 @@ async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(
     rms = [f"rm{number}" for number in range(40)]
     for rm_id in rms:  # registered, without any stream
         await world.registered(gateway, rm_id)
-    life = gateway._servicer._parts.life  # type: ignore[union-attr]
+    life = gateway._servicer._dependencies.session_manager  # type: ignore[union-attr]
     announce, several, waiting = life._announce, asyncio.Event(), 0
 
     async def slow(*note: Any) -> None:
@@ -436,7 +436,7 @@ async def test_an_unwritten_note_is_written_by_a_later_sweep(world: Rig) -> None
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
-    life = gateway._servicer._parts.life  # type: ignore[union-attr]
+    life = gateway._servicer._dependencies.session_manager  # type: ignore[union-attr]
     announce = life._announce
 
     async def failing(*_: object) -> None:

@@ -399,7 +399,7 @@ async def test_an_rm_that_shuts_down_is_not_reported_as_superseded(world: Rig, m
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
     (open_stream,) = gateway._table.all()
-    life = open_stream._parts.life
+    life = open_stream._dependencies.session_manager
     shut_down = life.shut_down
 
     async def and_then_others_notice(rm_id: str) -> None:

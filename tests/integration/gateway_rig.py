@@ -467,9 +467,9 @@ async def crash(gateway: Gateway) -> None:
     gateway.sessions = dead  # type: ignore[assignment]
     servicer = gateway._servicer
     assert servicer is not None
-    object.__setattr__(servicer._parts, "sessions", dead)
-    servicer._parts.life._sessions = dead  # type: ignore[assignment]
-    await gateway._doors.stop_grpc(None)
+    object.__setattr__(servicer._dependencies, "sessions", dead)
+    servicer._dependencies.session_manager._sessions = dead  # type: ignore[assignment]
+    await gateway._listeners.stop_grpc(None)
     await gateway.stop()
 
 

@@ -138,7 +138,7 @@ async def test_a_wrong_parameter_is_named(ask: Ask, name: str, value: str, said:
 
 
 async def test_a_page_looks_at_so_many_entries(gateway: Gateway, world: Rig) -> None:
-    pages = AuditPages(AuditLogReader(world.log, world.topics, DamagedParts("they are not shown")), seen_max=10)
+    pages = AuditPages(AuditLogReader(world.log, world.topics, DamagedParts("they are not shown")), examined_max=10)
     found: list[str] = []
     after, looked, more = "", 0, True
     while more:

@@ -259,8 +259,8 @@ def _sessions(secured: Secured, **changes: Any) -> GatewaySettings:
 
 def _session() -> Session:
     return Session(
-        rm_id="rm", version=0, state=RmLifecycleState.RUNNING, since_ns=1, why="", announced=RmLifecycleState.INIT,
-        registered_at=Cursor(0, 0, 0),
+        rm_id="rm", version=0, state=RmLifecycleState.RUNNING, since_ns=1, state_reason="",
+        announced=RmLifecycleState.INIT, registered_at=Cursor(0, 0, 0),
     )  # fmt: skip
 
 

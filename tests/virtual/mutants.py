@@ -63,8 +63,8 @@ MUTANTS: tuple[WholeMutant, ...] = (
     _of(
         "a response counts as sent before it is written", "heard, one answer", 42, 80.0,
         "muster_gateway.response_delivery:ResponseFeed.delivered",
-        "self._written if self._queue or self._writing else self._seen",
-        "self._seen if self._queue or self._writing else self._written",
+        "self._written if self._queue or self._writing else self._read_position",
+        "self._read_position if self._queue or self._writing else self._written",
     ),
     _of(
         "a broken stream keeps its cursor", "heard, one answer", 45, 80.0,

@@ -103,12 +103,12 @@ def test_processed_responses_are_not_sent_again() -> None:
 def test_its_room_is_bounded_by_number_and_by_bytes() -> None:
     feed = a_feed()
     feed.offer(10, response(2, payload=b"x" * 1_000))
-    assert not feed.has_room(), "a response larger than the limit is queued alone"
+    assert not feed.has_capacity(), "a response larger than the limit is queued alone"
     small = a_feed()
     for offset in (10, 11, 12):
-        assert small.has_room()
+        assert small.has_capacity()
         small.offer(offset, response(offset - 8))
-    assert not small.has_room()
+    assert not small.has_capacity()
 
 
 def test_a_broken_stream_goes_back_by_the_window_only() -> None:

@@ -63,15 +63,15 @@ async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(await places.candidates()) == [B, A]
     # The order of a name's answers changes; requests stay where they went.
     found.reverse()
-    await places._look()
-    assert list(places._found) == [B, A]
+    await places._resolve_names()
+    assert list(places._resolved) == [B, A]
     found[:] = [("10.0.0.3", 9081), ("10.0.0.1", 9081)]
-    await places._look()
-    assert list(places._found) == [A, "http://10.0.0.3:9081"]
+    await places._resolve_names()
+    assert list(places._resolved) == [A, "http://10.0.0.3:9081"]
     # Where the name is unknown for a moment, the addresses of before serve.
     found.clear()
-    await places._look()
-    assert list(places._found) == [A, "http://10.0.0.3:9081"]
+    await places._resolve_names()
+    assert list(places._resolved) == [A, "http://10.0.0.3:9081"]
     unknown = BackendPool("http://view:9081")
     with pytest.raises(OSError, match="nothing"):
         await unknown.candidates()

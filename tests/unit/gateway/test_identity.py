@@ -43,7 +43,7 @@ def scope(*headers: tuple[str, str], client: str | None = "127.0.0.1") -> dict[s
 
 
 def admitted(door: Authenticator, asked: dict[str, Any], needed: Right) -> Caller:
-    return door.authorize_cached(door.asked_http(asked), needed)
+    return door.authorize_cached(door.http_credentials(asked), needed)
 
 
 def of_token(name: str, role: Role) -> Identity:

@@ -290,5 +290,5 @@ async def test_a_request_with_a_new_key_waits_for_it(provider: tuple[Provider, s
     )
     headers = [(b"authorization", f"Bearer {token()}".encode())]
     scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": headers, "client": ("192.0.2.1", 1)}
-    caller = await door.authorize(door.asked_http(scope), Right.INSPECT)
+    caller = await door.authorize(door.http_credentials(scope), Right.INSPECT)
     assert (caller.identity.name, caller.identity.proof, found.asked) == ("svc-1", Proof.JWT, 1)

@@ -76,19 +76,19 @@ class AdminServicer:
         settings: GatewaySettings,
         clock: Clock,
         codec: RequestCodec,
-        life: SessionManager,
+        session_manager: SessionManager,
         questions: SchedulerRpc,
         sessions: SessionStore,
         view: ViewClient,
         history: ViewClient,
         groups: GroupComparison,
         configs: ConfigPreparser,
-        turns: StepTurns,
+        step_runner: StepTurns,
         facts: Callable[[str], RmFacts],
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
-        self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
-        self._history, self._groups, self._configs, self._turns = history, groups, configs, turns
+        self._session_manager, self._questions, self._sessions, self._view = session_manager, questions, sessions, view
+        self._history, self._groups, self._configs, self._step_runner = history, groups, configs, step_runner
         self._facts = facts
         self.stopping = False
         self._dumps = 0
@@ -156,11 +156,11 @@ class AdminServicer:
         Raises InvalidRequest, OverLimit, NotRegistered, RmStopped, LogDown, SchedulerTimeout, SessionStoreDown.
         """
         # 1. admission
-        rm_id, text, raw = await self._turns.run(
+        rm_id, text, raw = await self._step_runner.run(
             current().identity.name, configuration_steps(raw, self._settings.limits)
         )
         # 2. the RM: the scheduler has no answer for an RM that is not registered
-        await self._life.check_active(rm_id)
+        await self._session_manager.check_active(rm_id)
         # 3. the configuration
         judged = await self._configs.parse(rm_id, text, len(raw))
         # 4. the log, and the scheduler's answer
@@ -170,7 +170,7 @@ class AdminServicer:
             answer, at = await self._questions.call(ConfigurationAnswer, rm_id, request_id, record)
         # 5. the RM's entry for comparison, and the others of its policy group
         if answer.accepted:
-            await self._life.on_configured(rm_id, at, answer.member)
+            await self._session_manager.on_configured(rm_id, at, answer.member)
             answer = replace(answer, problems=answer.problems + await self._groups.warnings(rm_id, answer.member))
         log.info(
             "configuration update",
@@ -183,10 +183,10 @@ class AdminServicer:
 
     async def validate_configuration(self, raw: bytes) -> bytes:
         """Returns what :meth:`update_configuration` would answer, and applies nothing. Raises as that method."""
-        rm_id, text, raw = await self._turns.run(
+        rm_id, text, raw = await self._step_runner.run(
             current().identity.name, configuration_steps(raw, self._settings.limits)
         )
-        await self._life.check_active(rm_id)
+        await self._session_manager.check_active(rm_id)
         judged = await self._configs.parse(rm_id, text, len(raw))
         async with self._configs.admission_slot(judged):
             answer = await self._command(admin_codec.validate_command(rm_id, raw), judged)
@@ -197,7 +197,7 @@ class AdminServicer:
         """Judges an UpdateConfigurationRequest, in turn with other callers. Returns its RM, its text and its bytes for
         the log.
         """
-        return await self._turns.run(current().identity.name, configuration_steps(raw, self._settings.limits))
+        return await self._step_runner.run(current().identity.name, configuration_steps(raw, self._settings.limits))
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class AdminServicer:
     async def _changed(self, command: EncodedCommand, *, paused: bool) -> bytes:
         """Sets or lifts a pause. Answers with the RM's state, because a lifted pause alone does not make an RM run."""
         answer = await self._command(command)
-        session = await self._life.session(command.rm_id)
+        session = await self._session_manager.session(command.rm_id)
         return admin_codec.encode_changed(
             answer, session, self._clock.now_ns(), self._facts(command.rm_id), paused=paused
         )
@@ -222,7 +222,7 @@ class AdminServicer:
     async def forget(self, raw: bytes) -> bytes:
         """ForgetResourceManager. Raises as :meth:`_command`; but a stopped or forgotten RM is allowed."""
         command = admin_codec.decode_forget(raw, self._settings.limits)
-        await self._life.begin_forget(command.rm_id, force=command.words.forget.force)
+        await self._session_manager.begin_forget(command.rm_id, force=command.payload.forget.force)
         answer = await self._forget(command)
         if answer.code is CommandCode.NOT_FOUND:
             raise NotFound(answer.message)
@@ -243,13 +243,13 @@ class AdminServicer:
         again.
         """
         request_id = self._codec.new_request_id()
-        record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns())
+        record = self._codec.command(command.rm_id, request_id, command.payload, self._clock.now_ns())
         answer, at = await self._questions.call(CommandAnswer, command.rm_id, request_id, record)
-        log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
+        log.info("command", what=command.name, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
         if answer.code is CommandCode.NOT_POSSIBLE:
-            await self._life.abort_forget(command.rm_id)
+            await self._session_manager.abort_forget(command.rm_id)
         else:
-            await self._life.complete_forget(command.rm_id, at)
+            await self._session_manager.complete_forget(command.rm_id, at)
         return answer
 
     async def drain_node(self, raw: bytes) -> bytes:
@@ -266,18 +266,20 @@ class AdminServicer:
         """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotFound, PreconditionFailed, OverLimit,
         LogDown, SchedulerTimeout, SessionStoreDown.
         """
-        await self._life.check_active(command.rm_id)
-        answer = await self._asked(command, judged)
-        log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
+        await self._session_manager.check_active(command.rm_id)
+        answer = await self._call_scheduler(command, judged)
+        log.info("command", what=command.name, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
         if answer.code is CommandCode.NOT_FOUND:
             raise NotFound(answer.message)
         if answer.code is CommandCode.NOT_POSSIBLE:
             raise PreconditionFailed(answer.message)
         return answer
 
-    async def _asked(self, command: EncodedCommand, judged: JudgedConfiguration | None = None) -> CommandAnswer:
+    async def _call_scheduler(
+        self, command: EncodedCommand, judged: JudgedConfiguration | None = None
+    ) -> CommandAnswer:
         request_id = self._codec.new_request_id()
-        record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns(), judged)
+        record = self._codec.command(command.rm_id, request_id, command.payload, self._clock.now_ns(), judged)
         answer, _ = await self._questions.call(CommandAnswer, command.rm_id, request_id, record)
         return answer
 
@@ -287,18 +289,18 @@ class AdminServicer:
         """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionStoreDown, ViewUnavailable, OverLimit."""
         rm_id = admin_codec.decode_list(raw, self._settings.limits)
         sees = current().read_scope().can_read_rm
-        sessions = [await self._life.session(rm_id)] if rm_id else await self._life.all_sessions()
+        sessions = [await self._session_manager.session(rm_id)] if rm_id else await self._session_manager.all_sessions()
         sessions = [session for session in sessions if sees(session.rm_id)]
-        return admin_codec.encode_resource_managers(await self._shown(sessions, rm_id))
+        return admin_codec.encode_resource_managers(await self._describe_rms(sessions, rm_id))
 
     async def explain(self, raw: bytes) -> bytes:
         """Explain. Raises InvalidRequest, NotRegistered, NotFound, SessionStoreDown, ViewUnavailable, OverLimit."""
         target = admin_codec.decode_explain(raw, self._settings.limits)
-        await self._life.session(target.rm_id)
+        await self._session_manager.session(target.rm_id)
         explanation, sentences = await explain(self._view, self._history, target)
         return admin_codec.encode_explained(explanation, sentences)
 
-    async def _shown(self, sessions: list[Session], rm_id: str) -> list[dict[str, Any]]:
+    async def _describe_rms(self, sessions: list[Session], rm_id: str) -> list[dict[str, Any]]:
         """Describes RMs from their sessions and the view's answer.
 
         :param rm_id: the wanted RM; "": all.
@@ -324,7 +326,7 @@ class AdminServicer:
     async def status(self, rm_id: str, paused: bool) -> RmStatus | None:
         """The state of an RM by its session; None: it has none, or the store does not answer."""
         try:
-            session = await self._life.session(rm_id)
+            session = await self._session_manager.session(rm_id)
         except (NotRegistered, SessionStoreDown):
             return None
         now_ns, facts = self._clock.now_ns(), self._facts(rm_id)
@@ -336,7 +338,7 @@ class AdminServicer:
         try:
             self._check_open()
             await self._view.wait_for_position()
-            with metrics.admin_seconds.labels(name).time(), self._place():
+            with metrics.admin_seconds.labels(name).time(), self._dump_slot():
                 async for piece in self.dump_state(raw):
                     await context.write(admin_codec.encode_piece(piece))
         except asyncio.CancelledError:
@@ -347,7 +349,7 @@ class AdminServicer:
         metrics.admin_calls.labels(name, "OK").inc()
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _dump_slot(self) -> Iterator[None]:
         if self._dumps >= _DUMPS_MAX:
             raise OverLimit(f"{self._dumps} dumps are made already, expected at most {_DUMPS_MAX} at once: try again")
         self._dumps += 1
@@ -362,13 +364,13 @@ class AdminServicer:
         """
         rm_id = admin_codec.decode_dump(raw, self._settings.limits)
         try:
-            session = await self._life.session(rm_id)
+            session = await self._session_manager.session(rm_id)
         except NotRegistered:
             raise NotFound(f"rmID {quote(rm_id)} is not known") from None
-        (manager,) = await self._shown([session], rm_id)
+        (manager,) = await self._describe_rms([session], rm_id)
 
         async def ask_rm() -> CommandAnswer:
-            return await self._asked(admin_codec.dump_command(rm_id))
+            return await self._call_scheduler(admin_codec.dump_command(rm_id))
 
         rm_query = ask_rm if session.state is not RmLifecycleState.STOPPED else None
         async for piece in StateDump(self._view, rm_id, manager, self._clock.now_ns(), rm_query).pieces():

@@ -31,13 +31,13 @@ _DEFAULT_PARTITION = "default"
 class EncodedCommand:
     """A command for the scheduler.
 
-    :param what: its name for the log and the metrics.
-    :param words: the command in the form of the log's record.
+    :param name: its name for the log and the metrics.
+    :param payload: the command in the form of the log's record.
     """
 
     rm_id: str
-    what: str
-    words: envelope_pb2.AdminCommand
+    name: str
+    payload: envelope_pb2.AdminCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ExplainTarget:
     rm_id: str
     partition: str
     kind: str
-    parts: tuple[str, ...]
+    path_segments: tuple[str, ...]
     field: str
 
 
@@ -304,7 +304,7 @@ def resource_manager(
         "identity": rm.get("identity", ""),
         "quotas": rm.get("quotas", []),
         "since_ns": session.since_ns,
-        "reason": session.why,
+        "reason": session.state_reason,
         "streams": [
             {
                 "kind": kind.name.lower(),

@@ -133,7 +133,7 @@ def rm_id_steps(kind: StreamKind, raw: bytes, limits: AdmissionLimits, sizes: St
     if len(raw) <= sizes.whole_bytes:
         rm_id: str = parsed(REQUEST_TYPES[kind], raw).rmID
     else:
-        rm_id = (yield from _layout(KINDS[kind], raw, limits, sizes)).beside.rmID
+        rm_id = (yield from _layout(KINDS[kind], raw, limits, sizes)).remainder.rmID
     check_rm_id(rm_id, limits)
     return rm_id
 
@@ -159,7 +159,7 @@ def admission_steps(
         if (admitted := _admitted_whole(of, message, raw, limits)) is not None:
             return admitted
     layout = yield from _layout(of, raw, limits, sizes)
-    _check_rm(layout.beside.rmID, rm_id)
+    _check_rm(layout.remainder.rmID, rm_id)
     judgement = _Judgement(of, raw, rm_id, limits, sizes)
     return (yield from judgement.steps(layout))
 
@@ -257,7 +257,7 @@ class _Judgement:
 
     def __init__(self, of: RequestKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes) -> None:
         self._of, self._raw, self._limits, self._sizes = of, raw, limits, sizes
-        self._parts = RecordParts(raw, of.name_tag, rm_id, limits.record_bytes, limits.record_items)
+        self._records = RecordParts(raw, of.name_tag, rm_id, limits.record_bytes, limits.record_items)
         self._answers = _Answers(of.answer)
         self._existing = 0
         self._count = 0
@@ -278,11 +278,11 @@ class _Judgement:
                     yield
             spans.clear()  # (to free many at once takes milliseconds)
         rejected = self._answers.count
-        return AdmittedMessage(self._parts.all(), self._answers.all(), self._count, rejected)
+        return AdmittedMessage(self._records.all(), self._answers.all(), self._count, rejected)
 
     def _chunk(self, judged_list: JudgedList, spans: Sequence[Span], first: int, after: int) -> Steps[None]:
         """Judges small items."""
-        limits, parts, parent = self._limits, self._parts, judged_list.items.parent
+        limits, parts, parent = self._limits, self._records, judged_list.items.parent
         items = judged_list.items.parse(self._of.message, joined(self._raw, spans, first, after), after - first)
         nodes = self._of.message is si_pb2.NodeRequest
         if nodes:
@@ -303,7 +303,7 @@ class _Judgement:
         """Judges one large item."""
         limits, items = self._limits, judged_list.items
         _, body, end = span
-        location, counted, lists = items.place(self._of.message), judged_list.counted(limits), {}
+        location, counted, lists = items.location(self._of.message), judged_list.counted(limits), {}
         if self._of.message is si_pb2.NodeRequest:
             most = limits.max_items - self._count - self._existing
             error = too_many(self._of.message, limits.max_items + 1, limits.max_items, exact=False)
@@ -320,7 +320,7 @@ class _Judgement:
         if lists and problem is None:
             problem = yield from _existing_steps(item, limits, facts)
         if problem is None:
-            self._parts.add_item(items.tag, items.parent, item.SerializeToString())
+            self._records.add_item(items.tag, items.parent, item.SerializeToString())
         else:
             self._reject(judged_list, index, item, problem)
 

@@ -170,10 +170,10 @@ class AuditWriter:
     async def run(self, writer: LogWriter) -> None:
         """Writes until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._turn_for_ever(), name="audit windows")
+            tasks.create_task(self._flush_windows(), name="audit windows")
             tasks.create_task(self._write_for_ever(writer), name="audit writer")
 
-    async def _turn_for_ever(self) -> None:
+    async def _flush_windows(self) -> None:
         while True:
             await asyncio.sleep(WINDOW_S)
             self.flush_window()

@@ -16,7 +16,7 @@ from muster_gateway.errors import InvalidRequest, quote
 
 LIMIT, _LIMIT_MAX = 200, 1_000
 # Entries that one page looks at: a filter that fits few of them does not keep a reader's place for long.
-_SEEN_MAX = 50_000
+_EXAMINED_MAX = 50_000
 _RESULTS = {result.name.lower(): result for result in AuditResult}
 _OFFSET_MAX = 2**63 - 1
 _SECONDS_MAX = 10**10
@@ -25,8 +25,8 @@ _SECONDS_MAX = 10**10
 class AuditPages:
     """Answers the route."""
 
-    def __init__(self, trail: AuditLogReader, seen_max: int = _SEEN_MAX) -> None:
-        self._trail, self._seen_max = trail, seen_max
+    def __init__(self, trail: AuditLogReader, examined_max: int = _EXAMINED_MAX) -> None:
+        self._trail, self._examined_max = trail, examined_max
 
     async def answer(self, query: bytes) -> bytes:
         """Returns a page as JSON. Raises InvalidRequest, OverLimit, ViewUnavailable, BusError."""
@@ -46,7 +46,7 @@ class AuditPages:
                     examined += 1
                     if fits(entry, request):
                         matches.append(entry_dao(entry))
-                    if len(matches) >= limit or examined >= self._seen_max:
+                    if len(matches) >= limit or examined >= self._examined_max:
                         break
             more = any([await part.peek() is not None for part in parts])
             return AuditPageDao(entries=matches, next=".".join(str(part.position) for part in parts), more=more)

@@ -27,7 +27,7 @@ _READ_S = 0.5
 # A partition may have records after its last entry, such as Kafka's marks of transactions: then the end is never read.
 _EMPTY_S = 2.0
 # A transaction that is committed becomes visible within milliseconds; after a broker's end, within seconds.
-_VISIBLE_S, _LOOK_S = 10.0, 0.005
+_VISIBLE_S, _POLL_S = 10.0, 0.005
 
 
 class AuditLogReader:
@@ -83,7 +83,7 @@ class AuditLogReader:
         try:
             async with asyncio.timeout(_VISIBLE_S):
                 while await reader.end_offset() < end:  # noqa: ASYNC110 (a broker tells nobody)
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise LogUnavailable(f"{self._topics.audit}[{partition}] has a transaction that does not end") from None
 

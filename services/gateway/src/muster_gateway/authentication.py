@@ -127,7 +127,7 @@ class PresentedCredentials:
     cut_off: bool = False
     certificate: bytes = b""
 
-    def given(self, name: bytes) -> list[bytes]:
+    def header_values(self, name: bytes) -> list[bytes]:
         """Returns the values of a header."""
         return values_of(self.headers, name)
 
@@ -216,7 +216,7 @@ class Authenticator:
 
     def identify(self, scope: Scope) -> Identity:
         """Returns an HTTP request's caller; see the module's docstring. Raises Unauthenticated."""
-        return self.authenticate(self.asked_http(scope)).identity
+        return self.authenticate(self.http_credentials(scope)).identity
 
     async def authorize(self, credentials: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """Returns the caller of a call that needs a right. Raises Unauthenticated, PermissionDenied.
@@ -259,7 +259,7 @@ class Authenticator:
         return self._policy.value.apply(identity) if self._policy is not None else identity
 
     def _identified(self, credentials: PresentedCredentials) -> tuple[bytes, Identity]:
-        authorization = credentials.given(b"authorization")
+        authorization = credentials.header_values(b"authorization")
         if authorization and (len(self._tokens.value) or self._jwt is not None):
             return self._of_token(authorization, credentials)
         if credentials.certificate:
@@ -274,7 +274,7 @@ class Authenticator:
             )
         return b"", LOOPBACK
 
-    def asked_http(self, scope: Scope) -> PresentedCredentials:
+    def http_credentials(self, scope: Scope) -> PresentedCredentials:
         """Returns what the doorman looks at in an HTTP request."""
         headers: Headers = scope["headers"]
         last = any(
@@ -291,7 +291,7 @@ class Authenticator:
             certificate=peer_certificate(scope),
         )
 
-    def asked_grpc(self, method: str, context: Any) -> PresentedCredentials:
+    def grpc_credentials(self, method: str, context: Any) -> PresentedCredentials:
         """Returns what the doorman looks at in a gRPC call.
 
         :param method: its full name.
@@ -306,7 +306,7 @@ class Authenticator:
         """Returns the address that a request comes from: the peer, or the one that a trusted proxy names; "" if not
         known.
         """
-        return self._client(self.asked_http(scope))
+        return self._client(self.http_credentials(scope))
 
     def _client(self, credentials: PresentedCredentials) -> str:
         if not self._is_proxy(credentials.peer):
@@ -323,7 +323,7 @@ class Authenticator:
             token = match[1]
         elif (match := _BASIC.fullmatch(text)) is not None:
             # After its user has entered a name and a token once, a browser sends them for every page.
-            if any(site.strip().lower() == b"cross-site" for site in credentials.given(b"sec-fetch-site")):
+            if any(site.strip().lower() == b"cross-site" for site in credentials.header_values(b"sec-fetch-site")):
                 raise Unauthenticated(
                     AuthFailure.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN"
                 )
@@ -362,7 +362,7 @@ class Authenticator:
         # An attacker can let a name stand for 127.0.0.1 (rebinding). The browser then gives the answer to the
         # attacker's page.
         for name in _HOSTS:
-            if not all(names_loopback(f"//{host.decode('latin-1')}") for host in credentials.given(name)):
+            if not all(names_loopback(f"//{host.decode('latin-1')}") for host in credentials.header_values(name)):
                 return f"the header {name.decode().title()} names another host"
         return foreign_page(credentials.headers)
 
@@ -435,7 +435,7 @@ def _needed(settings: GatewaySettings, door: Door) -> str:
 
 def _forwarded_for(credentials: PresentedCredentials) -> list[str]:
     """Returns the addresses from which proxies had the request, the nearest one last."""
-    values = credentials.given(b"x-forwarded-for")
+    values = credentials.header_values(b"x-forwarded-for")
     return b",".join(values).decode("latin-1").split(",") if values else []
 
 

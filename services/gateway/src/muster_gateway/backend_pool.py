@@ -48,7 +48,7 @@ class BackendPool:
         self._urls = [URL(address.strip().rstrip("/")) for address in urls.split(",") if address.strip()]
         self._far_behind = far_behind
         self._names = [url for url in self._urls if not _is_address(url.host or "")]
-        self._found: list[str] = [] if self._names else [str(url) for url in self._urls]
+        self._resolved: list[str] = [] if self._names else [str(url) for url in self._urls]
         self._states: dict[str, _BackendState] = {}
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
@@ -60,13 +60,13 @@ class BackendPool:
         """
         if self._names and elapsed_s() - self._looked_s >= _NAMES_S:
             if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self._look(), name="addresses")
-            if not self._found:
+                self._looking = asyncio.create_task(self._resolve_names(), name="addresses")
+            if not self._resolved:
                 await asyncio.shield(self._looking)
-        if len(self._found) > 1:
+        if len(self._resolved) > 1:
             now_s = elapsed_s()
-            return sorted(self._found, key=lambda url: self._rank(url, now_s))  # a stable order
-        return self._found
+            return sorted(self._resolved, key=lambda url: self._rank(url, now_s))  # a stable order
+        return self._resolved
 
     def mark_down(self, url: str) -> None:
         """Notes that nobody answers there."""
@@ -74,7 +74,7 @@ class BackendPool:
 
     def mark_up(self, url: str, lag: bytes | None) -> None:
         """Notes an answer, and how many records it is behind; None: it does not say."""
-        if lag is None or len(self._found) < 2 or not lag.isdigit():
+        if lag is None or len(self._resolved) < 2 or not lag.isdigit():
             return
         state = self._states.setdefault(url, _BackendState())
         state.lag = int(lag[:18])
@@ -91,7 +91,7 @@ class BackendPool:
             return False, 0
         return now_s - state.away_s < _AWAY_S, state.lag if now_s - state.behind_s < _LAG_S else 0
 
-    async def _look(self) -> None:
+    async def _resolve_names(self) -> None:
         loop, resolved = asyncio.get_running_loop(), []
         for url in self._urls:
             if url not in self._names:
@@ -100,16 +100,16 @@ class BackendPool:
             try:
                 answers = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
             except OSError:
-                if not self._found and len(self._urls) == 1:
+                if not self._resolved and len(self._urls) == 1:
                     raise
                 continue  # the addresses of before, or of other names, serve
             resolved += [str(url.with_host(str(answer[4][0]))) for answer in answers]
         self._looked_s = elapsed_s()
         if resolved:
             # Those that are known keep their places, so that requests stay where they went.
-            kept = [url for url in self._found if url in resolved]
-            self._found = kept + [url for url in dict.fromkeys(resolved) if url not in kept]
-            self._states = {url: state for url, state in self._states.items() if url in self._found}
+            kept = [url for url in self._resolved if url in resolved]
+            self._resolved = kept + [url for url in dict.fromkeys(resolved) if url not in kept]
+            self._states = {url: state for url, state in self._states.items() if url in self._resolved}
 
 
 def _is_address(host: str) -> bool:

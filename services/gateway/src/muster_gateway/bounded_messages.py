@@ -59,13 +59,13 @@ class Counted:
 
     :param path: of its field, from the message on.
     :param limit: its entries.
-    :param shown: what an error calls it.
+    :param display_name: what an error calls it.
     :param error: what to raise where it is over its limit; None: it is counted on.
     """
 
     path: tuple[str, ...]
     limit: int
-    shown: str
+    display_name: str
     error: Exception | None = None
 
     def count(self, message: Any) -> int:
@@ -153,7 +153,7 @@ class _Parser:
         sizes: StepSizes,
         lists: Mapping[str, Sequence[Counted]],
     ) -> None:
-        self._raw, self._place, self._counted, self._sizes, self._lists = raw, location, counted, sizes, lists
+        self._raw, self._location, self._counted, self._sizes, self._lists = raw, location, counted, sizes, lists
         self.result = Bounded(message)
 
     def steps(self, begin: int, end: int, descriptor: Descriptor, tags: tuple[int, ...]) -> Steps[None]:
@@ -190,7 +190,7 @@ class _Parser:
             message = yield from self._entry(begin, end, descriptor, (*tags, tag))
         else:
             name = nested.name
-            location = self._place
+            location = self._location
             inside = Place(
                 location.root, (*location.tags, *tags, tag), lambda whole: getattr(location.inside(whole), name)[0]
             )
@@ -211,7 +211,7 @@ class _Parser:
             for _, _, _, end_field in scanner.scan(self._sizes.fields):
                 if end_field - begin_piece >= self._sizes.piece_bytes or end_field == end:
                     piece = self._raw[begin_piece:end_field]
-                    self._place.parse(piece, tags)
+                    self._location.parse(piece, tags)
                     entry.MergeFromString(piece)
                     begin_piece = end_field
                     yield
@@ -222,10 +222,10 @@ class _Parser:
         """Parses a piece, and adds it to the message. (A later value that is 0 or empty replaces an earlier one: only
         the bytes say that it is there.)
         """
-        part, result, over = self._place.parse(piece, tags), self.result, False
+        part, result, over = self._location.parse(piece, tags), self.result, False
         for counted in self._counted:
-            if counted.shown in result.over:
-                result.over[counted.shown] += counted.count(part)
+            if counted.display_name in result.over:
+                result.over[counted.display_name] += counted.count(part)
                 over = True
         if over:
             piece = self._without_counted(piece, tags)
@@ -233,16 +233,16 @@ class _Parser:
             piece = framed(tag, piece)
         result.message.MergeFromString(piece)
         for counted in self._counted:
-            if counted.shown not in result.over and (count := counted.count(result.message)) > counted.limit:
+            if counted.display_name not in result.over and (count := counted.count(result.message)) > counted.limit:
                 if counted.error is not None:
                     raise counted.error
-                result.over[counted.shown] = count
+                result.over[counted.display_name] = count
 
     def _without_counted(self, piece: bytes, tags: tuple[int, ...]) -> bytes:
         """Returns the fields of a piece without those that are over their limit."""
         descriptor = self.result.message.DESCRIPTOR
         for counted in self._counted:
-            if counted.shown in self.result.over:
+            if counted.display_name in self.result.over:
                 path = counted.tags(descriptor)
                 if path[: len(tags)] == tags:
                     piece = _without(piece, path[len(tags) :])

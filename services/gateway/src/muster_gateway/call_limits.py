@@ -220,12 +220,12 @@ class CallLimits:
         limits, host = self._settings, caller.host
         self._silent.setdefault(host, {}).setdefault(caller.connection, OrderedDict())[stream] = None
         if self._silent_of(host) > limits.max_silent_per_peer:
-            self._look_at(host)
+            self._drop_identified(host)
             if self._silent_of(host) > limits.max_silent_per_peer:
                 self._end_oldest(host, f"{host} has more than {limits.max_silent_per_peer} streams")
         if self.silent_streams() > limits.max_silent:
             for silent_host in list(self._silent):
-                self._look_at(silent_host)
+                self._drop_identified(silent_host)
             if self.silent_streams() > limits.max_silent:
                 most = max(self._silent, key=self._silent_of)
                 self._end_oldest(most, f"this gateway has more than {limits.max_silent} streams")
@@ -252,7 +252,7 @@ class CallLimits:
         if not connections:
             del self._silent[host]
 
-    def _look_at(self, host: str) -> None:
+    def _drop_identified(self, host: str) -> None:
         connections = self._silent[host]
         for connection, stream in [(name, stream) for name, streams in connections.items() for stream in streams]:
             if stream.rm_id or stream.has_ended:
@@ -306,10 +306,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
         coders = (handler.request_deserializer, handler.response_serializer)
         if handler.request_streaming:
             streamed: Handler = handler.stream_stream if handler.response_streaming else handler.stream_unary
-            method = self._placed(streamed, name)
+            method = self._in_slot(streamed, name)
         else:
             single: Handler = handler.unary_stream if handler.response_streaming else handler.unary_unary
-            method = self._placed(self._in_time(single, name), name)
+            method = self._in_slot(self._in_time(single, name), name)
         # The client sees no difference: one request is a stream of one message. So the wait for it is this guard's.
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -318,7 +318,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         )
         return make(method, *coders)
 
-    def _placed(self, method: Handler, name: str) -> Handler:
+    def _in_slot(self, method: Handler, name: str) -> Handler:
         async def call(requests: Any, context: Any) -> Any:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(self._accounts.call(context.peer()))

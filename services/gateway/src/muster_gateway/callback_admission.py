@@ -67,7 +67,7 @@ def hello_steps(
     :param rm_id: the metadata's.
     """
     is_small = len(raw) <= sizes.whole_bytes
-    message = parsed(Message, raw) if is_small else (yield from _layout(raw, limits, sizes)).beside
+    message = parsed(Message, raw) if is_small else (yield from _layout(raw, limits, sizes)).remainder
     if not message.HasField("hello"):
         raise InvalidRequest("hello: absent, expected in the stream's first message")
     hello = message.hello
@@ -98,7 +98,7 @@ def callback_steps(
         if is_plain and count <= min(limits.record_items, limits.max_items) and _is_good(message, limits):
             return AdmittedCallbacks([raw] if count else [], [], [], count)
     layout = yield from _layout(raw, limits, sizes)
-    if layout.beside.HasField("hello") and not first:
+    if layout.remainder.HasField("hello") and not first:
         raise InvalidRequest("hello: a second one, expected in the stream's first message only")
     judgement = _Judgement(raw, rm_id, limits, sizes)
     try:
@@ -124,7 +124,7 @@ class _Judgement:
 
     def __init__(self, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes) -> None:
         self._raw, self._rm_id, self._limits, self._sizes = raw, rm_id, limits, sizes
-        self._parts = RecordParts(raw, 0, "", min(limits.record_bytes, limits.max_record_bytes), limits.record_items)
+        self._records = RecordParts(raw, 0, "", min(limits.record_bytes, limits.max_record_bytes), limits.record_items)
         self._admitted = AdmittedCallbacks([], [], [], 0)
 
     def steps(self, layout: Layout) -> Steps[AdmittedCallbacks]:
@@ -138,7 +138,9 @@ class _Judgement:
                     counted = [Counted(("request", "extraConfig"), limits.max_tags, "request.extraConfig")]
                     if item_list is not _LISTS[-1]:
                         counted.clear()
-                    bounded = yield from bounded_steps(self._raw, body, end, item_list.place(Message), counted, sizes)
+                    bounded = yield from bounded_steps(
+                        self._raw, body, end, item_list.location(Message), counted, sizes
+                    )
                     items, over = [bounded.message], bounded.over
                 else:
                     items = item_list.parse(Message, joined(self._raw, spans, first, after), after - first)
@@ -153,7 +155,7 @@ class _Judgement:
             if left_out:
                 problem = f"{item_list.name}: {count} items, expected at most {limits.max_items}: the rest is dropped"
                 admitted.problems.append(problem)
-        admitted.payloads = self._parts.all()
+        admitted.payloads = self._records.all()
         return admitted
 
     def _judge(self, item_list: ItemList, judge: Judge, item: Any, index: int, span: Span) -> None:
@@ -162,9 +164,9 @@ class _Judgement:
         if problem is not None:
             self._admitted.problems.append(f"{item_list.name}[{index}].{problem}")
         if mended or (problem is None and span[2] - span[0] > self._sizes.large_bytes):
-            self._parts.add_item(item_list.tag, 0, item.SerializeToString())
+            self._records.add_item(item_list.tag, 0, item.SerializeToString())
         elif problem is None:
-            self._parts.add(item_list.tag, 0, span[0], span[2])
+            self._records.add(item_list.tag, 0, span[0], span[2])
 
     def _judge_configuration(self, update: Any, index: int, over: dict[str, int]) -> None:
         limits, rm_id, problem = self._limits, self._rm_id, ""

@@ -65,18 +65,18 @@ class CallbackStream(RmStream):
         super().__init__(parts, StreamKind.CALLBACK, context)
         self._update = update
         self._wishes: CallbackSubscription | None = None
-        self._hello_taken = False
+        self._hello_received = False
         self._events: EventFeed | None = None
         self._requests_sent = UNKNOWN  # the session's value
         self._requests_written = asyncio.Event()
         self._requests_stored = True
         self._updates: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_UPDATES)
-        self._beside: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
 
-    async def _stop_beside(self) -> None:
-        for task in self._beside:
+    async def _stop_background_tasks(self) -> None:
+        for task in self._background_tasks:
             task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
         if self._events is not None:
             with contextlib.suppress(BusError):
                 await self._events.close()
@@ -84,11 +84,11 @@ class CallbackStream(RmStream):
     # ---- taking the seat ------------------------------------------------------------------------------------------
 
     async def _bind(self, rm_id: str | None) -> bytes | None:
-        limits = self._parts.settings.limits
+        limits = self._dependencies.settings.limits
         if rm_id is not None:
             check_rm_id(rm_id, limits)
-        await self._say_open()
-        timeout_s = self._parts.settings.registration_timeout_s
+        await self._send_headers()
+        timeout_s = self._dependencies.settings.registration_timeout_s
         try:
             first = await self._first_message(timeout_s)
         except TimeoutError:
@@ -101,7 +101,7 @@ class CallbackStream(RmStream):
     async def _find_start(
         self, registered_at: Cursor, taken: SeatGrant, resume_after: int | None
     ) -> tuple[Cursor, int]:
-        parts = self._parts
+        parts = self._dependencies
         self._requests_sent = taken.requests_sent
         since_ms = round(parts.clock.now_ns() / 1e6 - parts.settings.callback_resume_s * 1e3)
         return await parts.starting_point.find_callbacks(
@@ -109,7 +109,7 @@ class CallbackStream(RmStream):
         )
 
     async def _seated(self) -> None:
-        parts, wishes = self._parts, self._wishes
+        parts, wishes = self._dependencies, self._wishes
         assert wishes is not None, "the hello is read before the seat is taken"
         # 1. fix where responses and events begin before the scheduler knows of the stream
         move = self.unsaved_position()
@@ -145,11 +145,11 @@ class CallbackStream(RmStream):
         if self._events is not None:
             self._start(self._events.run(), "events")
             self._start(self._events.push(), "request events")
-            self._start(self._keep_requests_place(), "place of request events")
+            self._start(self._store_request_positions(), "place of request events")
 
     async def _note(self, wishes: CallbackSubscription) -> None:
         """Tells the scheduler of the stream. The note is durable when this returns. Raises LogDown."""
-        parts = self._parts
+        parts = self._dependencies
         note = connected_note(wishes, self.epoch)
         record = parts.codec.callback_stream(self.rm_id, note, parts.clock.now_ns())
         try:
@@ -170,28 +170,30 @@ class CallbackStream(RmStream):
             except Exception as error:
                 self.end(unexpected(error))
 
-        self._beside.append(asyncio.create_task(until_done(), name=f"callback {name}"))
+        self._background_tasks.append(asyncio.create_task(until_done(), name=f"callback {name}"))
 
     # ---- the position of request events -----------------------------------------------------------------------------
 
-    async def _keep_requests_place(self) -> None:
+    async def _store_request_positions(self) -> None:
         # Also checks the stream: a library of the store may swallow the cancellation that ends this task.
         while self.reason is None:
             await self._requests_written.wait()
             self._requests_written.clear()
-            if not await self._store_requests_place():
+            if not await self._store_request_position():
                 await asyncio.sleep(_STORE_RETRY_S)
                 self._requests_written.set()
 
-    async def _store_requests_place(self) -> bool:
+    async def _store_request_position(self) -> bool:
         """Stores the position. Returns False if the session store fails: a later call stores it. Ends a stream that
         has lost its seat.
         """
-        position = self._events.requests_place if self._events is not None else None
+        position = self._events.request_position if self._events is not None else None
         if position is None or position == self._requests_sent:
             return True
         try:
-            lost = await self._parts.life.store_request_position(self.seat, position, self._requests_sent)
+            lost = await self._dependencies.session_manager.store_request_position(
+                self.seat, position, self._requests_sent
+            )
         except GatewayError as error:
             if self._requests_stored:  # not repeated: a line a second would have no more information
                 log.warning("place of request events not stored", rm_id=self.rm_id, error=str(error))
@@ -205,7 +207,7 @@ class CallbackStream(RmStream):
     async def _before_push(self) -> int | None:
         """Returns the session's position; None: it is not known. Raises GatewayError if the stream lost its seat."""
         try:
-            session = await self._parts.sessions.get(self.rm_id)
+            session = await self._dependencies.sessions.get(self.rm_id)
         except SessionStoreDown:
             return None  # the events are more important than that none comes twice
         if session is None:
@@ -216,17 +218,17 @@ class CallbackStream(RmStream):
         return session.requests_sent if session.requests_sent != UNKNOWN else None
 
     async def _leave(self) -> None:
-        await self._store_requests_place()
+        await self._store_request_position()
         await super()._leave()
 
     # ---- messages of the RM -----------------------------------------------------------------------------------------
 
-    async def _take(self, raw: bytes) -> None:
-        parts = self._parts
+    async def _handle_message(self, raw: bytes) -> None:
+        parts = self._dependencies
         # 1. admission
-        steps = callback_steps(raw, self.rm_id, parts.settings.limits, first=not self._hello_taken)
+        steps = callback_steps(raw, self.rm_id, parts.settings.limits, first=not self._hello_received)
         admitted = await self._in_turns(steps)
-        self._hello_taken = True
+        self._hello_received = True
         count_request(self.kind, admitted.items, len(admitted.problems))
         if admitted.problems:
             log.warning(
@@ -235,7 +237,7 @@ class CallbackStream(RmStream):
         # 2. answers to the log, as soon as it has room
         for payload in admitted.payloads:
             if self._inflight_bytes:
-                await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
+                await self._wait_for_capacity(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
             await self._append(payload)
         # 3. configurations to the scheduler, one after the other
         for number, problem in admitted.refused:
@@ -248,7 +250,9 @@ class CallbackStream(RmStream):
                 await self._answer_update(number, None, error)
 
     def _record(self, payload: bytes) -> OutRecord:
-        return self._parts.codec.callback_answers(self.rm_id, self._partition, payload, self._parts.clock.now_ns())
+        return self._dependencies.codec.callback_answers(
+            self.rm_id, self._partition, payload, self._dependencies.clock.now_ns()
+        )
 
     async def _put_updates(self) -> None:
         while True:
@@ -263,7 +267,7 @@ class CallbackStream(RmStream):
             await self._answer_update(number, answer)
 
     async def _answer_update(self, number: str, answer: ConfigurationAnswer | None, error: str = "") -> None:
-        await self._wait_for_room(lambda: len(self._answers) < self._parts.settings.waiting_answers)
+        await self._wait_for_capacity(lambda: len(self._answers) < self._dependencies.settings.waiting_answers)
         self._answer(encode_result(number, answer, error))
 
     def _answer(self, message: bytes) -> None:

@@ -25,7 +25,7 @@ class CallbackServicer:
     """
 
     def __init__(self, parts: StreamDependencies, calls: StreamCalls, update: Update) -> None:
-        self._parts, self._calls, self._update = parts, calls, update
+        self._dependencies, self._calls, self._update = parts, calls, update
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Returns a generic handler without serialisers."""
@@ -33,4 +33,4 @@ class CallbackServicer:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _connect(self, _requests: Any, context: Any) -> None:
-        await self._calls.serve(CallbackStream(self._parts, context, self._update), context)
+        await self._calls.serve(CallbackStream(self._dependencies, context, self._update), context)

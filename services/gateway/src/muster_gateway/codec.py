@@ -577,7 +577,7 @@ def read_forgotten(record: Record) -> RmStateRecord:
     return RmStateRecord(rm_id, RmLifecycleState.INIT, value.registrations, value.callbacks_epoch)
 
 
-def read_known_rm(record: Record) -> RmStateRecord | None:
+def read_rm_state(record: Record) -> RmStateRecord | None:
     """Reads the RM in a state record; ``None`` for other kinds of objects. A tombstone gives INIT. Raises
     CodecError.
     """

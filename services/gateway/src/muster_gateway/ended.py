@@ -34,13 +34,13 @@ async def explain_ended(history: ViewClient, target: ExplainTarget) -> tuple[byt
     :param history: asks the event publisher.
     """
     kind = _KINDS.get(target.kind) or ("application" if target.kind in _OF_APPLICATION else "")
-    if not kind or (target.kind in _OF_APPLICATION and len(target.parts) < 2):
+    if not kind or (target.kind in _OF_APPLICATION and len(target.path_segments) < 2):
         raise NoneEnded("")
-    lives, note = await _lives(history, target.rm_id, kind, target.parts[0])
+    lives, note = await _lives(history, target.rm_id, kind, target.path_segments[0])
     if not lives:
         raise NoneEnded(note or "the history has none of this name either")
     life = lives[0]
-    sentences = list(_sentences(kind, life, target.parts[1] if len(target.parts) > 1 else ""))
+    sentences = list(_sentences(kind, life, target.path_segments[1] if len(target.path_segments) > 1 else ""))
     explanation = {"source": "history", "kind": kind, "message": " ".join(sentences[:1]), "ended": life}
     return json.dumps(explanation, separators=(",", ":")).encode(), sentences
 

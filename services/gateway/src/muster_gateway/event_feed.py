@@ -18,7 +18,7 @@ request events
     Events of asks (REQUEST, NONE) have no id; their offset is their position. They wait for the push interval in a
     store of their own, which keeps the newest ones when it is full. Sending removes them from the store. A stream
     begins with the request events that the RM lacks: after the position that the RM names, else after the place where
-    its last stream ended (``requests_place``), else with those that a store would have kept. So events that occur
+    its last stream ended (``request_position``), else with those that a store would have kept. So events that occur
     without an open stream wait in the log. The next stream reads them into its store.
 """
 
@@ -64,7 +64,7 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 # The search ends at this distance: one read covers it.
 _SEARCH_SPAN = 500
 # A stream looks back at most this many records of the partition for request events: about one second of reading.
-_REQUESTS_LOOK_BACK = 100_000
+_REQUESTS_BACKLOG_MAX = 100_000
 
 
 class _QueuedEvent(NamedTuple):
@@ -115,15 +115,15 @@ class EventFeed:
     ) -> None:
         self._bus, self._topic, self._partition = bus, topics.events, topics.partition_of(rm_id)
         self.key = rm_id.encode()
-        self._tail, self._rm_id, self._wanted, self._wake = tail, rm_id, subscribed, wake
+        self._tail, self._rm_id, self._subscription, self._wake = tail, rm_id, subscribed, wake
         self._search_timeout_s, self._push_interval_s = search_timeout_s, push_interval_s
         self._reader: LogReader | None = None
         self._end_at_start = 0
         self._passed = subscribed.after is None  # whether the place of the tracked events is behind the reader
-        self._seen = -1  # records up to this offset are taken, or belong to other RMs
+        self._processed_to = -1  # records up to this offset are taken, or belong to other RMs
         self._waiting: deque[_QueuedEvent] = deque()
         self._waiting_bytes = 0
-        self._room = asyncio.Event()
+        self._capacity_freed = asyncio.Event()
         self._left_behind = asyncio.Event()
         self._behind_at = 0
         self._store = RequestStore()
@@ -153,11 +153,11 @@ class EventFeed:
             position = self._behind_at
 
     @property
-    def requests_place(self) -> int | None:
+    def request_position(self) -> int | None:
         """Request events up to this position were sent, or dropped by the store; None: not yet known."""
         waiting = self._store.first_position
         after = self._requests_after()
-        position = max(self._seen if waiting is None else waiting - 1, -1 if after is None else after)
+        position = max(self._processed_to if waiting is None else waiting - 1, -1 if after is None else after)
         return position if position >= 0 else None
 
     def offer(self, record: Record) -> bool:
@@ -165,20 +165,20 @@ class EventFeed:
         taken = self._offer(record)
         if taken:
             self._stamp = _stamp_of(record) or self._stamp
-            self._seen = max(self._seen, record.offset)
+            self._processed_to = max(self._processed_to, record.offset)
         return taken
 
     def _offer(self, record: Record) -> bool:
         number = _id_of(record)
         if number is None:
-            self._take_request(record)
+            self._add_request(record)
             return True
-        if record.value is None or not self._is_wanted(record, number):
-            self._passed |= self._wanted.after is not None and number >= self._wanted.after
+        if record.value is None or not self._matches(record, number):
+            self._passed |= self._subscription.after is not None and number >= self._subscription.after
             return True
         if len(self._waiting) >= _WAITING_EVENTS or self._waiting_bytes >= _WAITING_BYTES:
             return False
-        self._passed |= self._wanted.after is not None
+        self._passed |= self._subscription.after is not None
         self._waiting.append(_QueuedEvent(record.value, number))
         self._waiting_bytes += len(record.value)
         self._wake()
@@ -201,14 +201,14 @@ class EventFeed:
                     self._reader = await self._bus.reader(self._topic, self._partition, position)
                 reader = self._reader
                 if position is None:
-                    position = await self._place(reader)
+                    position = await self._start_offset(reader)
                     reader.seek(position)
                 records = await reader.read(_READ_RECORDS, _READ_WAIT_S)
                 for record in records:
                     while record.key == self.key and not self.offer(record):
-                        self._room.clear()
-                        await self._room.wait()
-                self._seen = max(self._seen, reader.position - 1)
+                        self._capacity_freed.clear()
+                        await self._capacity_freed.wait()
+                self._processed_to = max(self._processed_to, reader.position - 1)
                 retry_s = _RETRY_MIN_S
                 self._left_behind.clear()
                 if self._has_caught_up(reader.position, len(records)):
@@ -247,7 +247,7 @@ class EventFeed:
 
     def _pass_over(self, sent: int) -> None:
         """Drops the request events that an earlier stream sent after this one began: it was still ending."""
-        if sent != self._wanted.requests_sent and not self._is_position_named:
+        if sent != self._subscription.requests_sent and not self._is_position_named:
             self._sent_until = sent
             self._requests.skip_to(sent)
 
@@ -298,18 +298,18 @@ class EventFeed:
             batch.append(self._waiting.popleft())
             size += len(batch[-1].value)
         self._waiting_bytes -= size
-        self._room.set()
+        self._capacity_freed.set()
         return batch
 
-    def _is_wanted(self, record: Record, number: int) -> bool:
-        if self._wanted.requests_only:
+    def _matches(self, record: Record, number: int) -> bool:
+        if self._subscription.requests_only:
             return False
-        after = self._wanted.after
+        after = self._subscription.after
         return record.offset >= self._end_at_start if after is None else number > after
 
-    def _take_request(self, record: Record) -> None:
+    def _add_request(self, record: Record) -> None:
         """Takes a request event. Never raises, whatever the record holds."""
-        if not self._is_wanted_request(record.offset) or record.offset <= self._sent_until:
+        if not self._matches_request(record.offset) or record.offset <= self._sent_until:
             return
         store = self._store
         dropped, empty = store.dropped, store.empty
@@ -320,7 +320,7 @@ class EventFeed:
         metrics.request_events_dropped.inc(store.dropped - dropped)
         metrics.request_events_empty.inc(store.empty - empty)
 
-    def _is_wanted_request(self, offset: int) -> bool:
+    def _matches_request(self, offset: int) -> bool:
         if offset >= self._end_at_start:
             return True
         after = self._requests_after()
@@ -332,29 +332,29 @@ class EventFeed:
         A position that this log has not reached belongs to another log and is ignored.
         """
         if self._is_position_named:
-            return self._wanted.requests_after
-        sent = self._wanted.requests_sent
+            return self._subscription.requests_after
+        sent = self._subscription.requests_sent
         return sent if sent is not None and sent < self._end_at_start else None
 
     @property
     def _is_position_named(self) -> bool:
         """Whether the RM names a position of this log."""
-        after = self._wanted.requests_after
+        after = self._subscription.requests_after
         return after is not None and after < self._end_at_start
 
-    async def _place(self, reader: LogReader) -> int:
+    async def _start_offset(self, reader: LogReader) -> int:
         """Returns the offset to read from: at or before the first wanted event."""
-        offset = await self._tracked_place(reader)
+        offset = await self._tracked_start_offset(reader)
         after = self._requests_after()
-        if after is None and self._wanted.after is not None:
+        if after is None and self._subscription.after is not None:
             return offset  # an RM that names its last event and no position gets the request events after that event
-        if after is None or after != self._wanted.requests_after:
-            after = max(-1 if after is None else after, self._end_at_start - 1 - _REQUESTS_LOOK_BACK)
+        if after is None or after != self._subscription.requests_after:
+            after = max(-1 if after is None else after, self._end_at_start - 1 - _REQUESTS_BACKLOG_MAX)
         return min(offset, max(after + 1, await reader.first_offset()))
 
-    async def _tracked_place(self, reader: LogReader) -> int:
-        after = self._wanted.after
-        if after is None or (self._wanted.requests_only and self._requests_after() is not None):
+    async def _tracked_start_offset(self, reader: LogReader) -> int:
+        after = self._subscription.after
+        if after is None or (self._subscription.requests_only and self._requests_after() is not None):
             return self._end_at_start
         low, high = await reader.first_offset(), self._end_at_start
         try:

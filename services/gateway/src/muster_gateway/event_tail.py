@@ -49,7 +49,7 @@ class EventTail:
     def __init__(self, bus: Readers, topic: str, partition: int) -> None:
         self._bus, self._topic, self._partition = bus, topic, partition
         self._position: int | None = None  # None: the tail does not read
-        self._places: dict[bytes, list[_Subscription]] = {}
+        self._subscriptions: dict[bytes, list[_Subscription]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, taker: EventSubscriber, position: int, *, at_end: bool) -> bool:
@@ -65,17 +65,17 @@ class EventTail:
             self._task = asyncio.create_task(self._run(), name=f"event tail {self._partition}")
         elif position < self._position:
             return False
-        self._places.setdefault(taker.key, []).append(_Subscription(taker, position))
+        self._subscriptions.setdefault(taker.key, []).append(_Subscription(taker, position))
         return True
 
     def unsubscribe(self, taker: EventSubscriber) -> None:
         """Removes a feed. Has no effect if the feed is no member."""
         remaining = [
-            subscription for subscription in self._places.pop(taker.key, []) if subscription.taker is not taker
+            subscription for subscription in self._subscriptions.pop(taker.key, []) if subscription.taker is not taker
         ]
         if remaining:
-            self._places[taker.key] = remaining
-        if not self._places and self._task is not None:
+            self._subscriptions[taker.key] = remaining
+        if not self._subscriptions and self._task is not None:
             self._task.cancel()
             self._task, self._position = None, None
 
@@ -94,7 +94,7 @@ class EventTail:
                     # No await from here on: a feed that joins finds either all records given or none.
                     self._position = reader.position
                     for record in records:
-                        self._give(record)
+                        self._dispatch(record)
                     retry_s = _RETRY_MIN_S
                 except OffsetOutOfRange as error:
                     log.warning("events deleted before they were sent", partition=self._partition, error=str(error))
@@ -110,7 +110,7 @@ class EventTail:
             # Each feed finds the problem by itself and reports it to its RM.
             log.error("events are no longer read for all streams", partition=self._partition, exc_info=error)
             position, self._position, self._task = self._position or 0, None, None
-            subscriptions, self._places = self._places, {}
+            subscriptions, self._subscriptions = self._subscriptions, {}
             for subscription in [subscription for some in subscriptions.values() for subscription in some]:
                 subscription.taker.on_detached(max(position, subscription.start))
         finally:
@@ -118,8 +118,8 @@ class EventTail:
                 with contextlib.suppress(BusError):
                     await reader.close()
 
-    def _give(self, record: Record) -> None:
-        for subscription in list(self._places.get(record.key or b"", ())):
+    def _dispatch(self, record: Record) -> None:
+        for subscription in list(self._subscriptions.get(record.key or b"", ())):
             if record.offset < subscription.start:
                 continue
             try:

@@ -29,7 +29,11 @@ async def explain(view: ViewClient, history: ViewClient, target: ExplainTarget) 
     :param history: asks the event publisher about what the view does not have, because it has ended.
     """
     # The view unescapes a queue's path twice, as YuniKorn does in its own paths.
-    parts = tuple(percent_quote(part, safe="") for part in target.parts) if target.kind == "queue" else target.parts
+    parts = (
+        tuple(percent_quote(part, safe="") for part in target.path_segments)
+        if target.kind == "queue"
+        else target.path_segments
+    )
     path = path_of("explain", target.kind, *parts)
     answer = await view.get(path, target.rm_id, {"partition": target.partition})
     if answer.status == _OK:
@@ -43,7 +47,7 @@ async def explain(view: ViewClient, history: ViewClient, target: ExplainTarget) 
                 return await explain_ended(history, target)
             except NoneEnded as error:
                 more = f"; {error}" if str(error) else ""
-        named = " ".join(quote(part) for part in target.parts)
+        named = " ".join(quote(part) for part in target.path_segments)
         raise NotFound(f"{target.field} {named} in partition {quote(target.partition)}: {message}{more}")
     if answer.status == _BAD_REQUEST:
         raise InvalidRequest(f"{target.field}: {message}")
@@ -60,7 +64,7 @@ def _message(body: bytes) -> str:
 def _sentences(answer: ViewAnswer) -> list[str]:
     explanation = answer.json()
     sentences: list[str] = []
-    for sentence in _told(explanation):
+    for sentence in _explanation_sentences(explanation):
         if len(sentences) == SENTENCES_MAX:
             sentences.append("… and more, see the JSON.")
             break
@@ -68,7 +72,7 @@ def _sentences(answer: ViewAnswer) -> list[str]:
     return sentences
 
 
-def _told(explanation: Mapping[str, Any]) -> Iterator[str]:
+def _explanation_sentences(explanation: Mapping[str, Any]) -> Iterator[str]:
     yield explanation["message"]
     for name, key in _LISTS.items():
         listed = explanation.get(name)

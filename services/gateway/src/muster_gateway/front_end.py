@@ -152,34 +152,34 @@ class FrontEnd:
             front, listener, settings.stop_grace_s, tls=door.context() if door is not None else None
         )
         self._writer: LogWriter | None = None
-        self._life = ServiceLifecycle("front end")
+        self._lifecycle = ServiceLifecycle("front end")
 
     async def start(self) -> None:
         """Returns when connections are accepted. Raises OSError, BusError."""
-        self._life.start()
+        self._lifecycle.start()
         self._writer = await self._bus.writer("front end")
-        self._life.spawn(self._audit.run(self._writer), "audit")
-        self._life.spawn(self._watch_files(), "files")
-        self._life.spawn(self._watch_health(), "health")
-        self._life.spawn(self._server.serve(), "http")
+        self._lifecycle.spawn(self._audit.run(self._writer), "audit")
+        self._lifecycle.spawn(self._watch_files(), "files")
+        self._lifecycle.spawn(self._watch_health(), "health")
+        self._lifecycle.spawn(self._server.serve(), "http")
         await self._server.wait_started()
 
     async def wait(self) -> None:
         """Returns when the front end has stopped. Raises the error that ended it."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Accepts no more, lets open requests end within ``gateway.stop_grace_s``, and writes audit entries."""
-        if not self._life.begin_stop():
+        if not self._lifecycle.begin_stop():
             return
         await self._server.stop()
-        await self._life.cancel_tasks()
+        await self._lifecycle.cancel_tasks()
         if self._writer is not None:
             await self._audit.finish(self._writer, self._settings.stop_grace_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.stop_grace_s):
                     await self._writer.close()
-        self._life.finish()
+        self._lifecycle.finish()
 
     def log_notes(self) -> list[str]:
         """Returns the damaged parts of the log that this front end met, one sentence each."""

@@ -171,7 +171,7 @@ class _Check:
 
     def __init__(self, check: ServiceCheck, clock: Clock) -> None:
         self._check, self._clock = check, clock
-        self._heard_s = clock.monotonic()
+        self._answered_s = clock.monotonic()
         self._answer: ServiceFacts | None = None
         self._silence = ""
 
@@ -186,14 +186,16 @@ class _Check:
             log.warning("health check failed", error=repr(error))
             self._answer, self._silence = None, f"its check failed: {type(error).__name__}"
         else:
-            self._heard_s = self._clock.monotonic()
+            self._answered_s = self._clock.monotonic()
 
     def facts(self) -> ServiceFacts:
         """Returns what the last answer says."""
         answer = self._answer
         if answer is None:
             problems = [self._silence] if self._silence else []
-            return ServiceFacts(max(self._clock.monotonic() - self._heard_s, _LEAST_S), serves=False, problems=problems)
+            return ServiceFacts(
+                max(self._clock.monotonic() - self._answered_s, _LEAST_S), serves=False, problems=problems
+            )
         return answer
 
 

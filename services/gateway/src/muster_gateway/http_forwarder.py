@@ -57,7 +57,7 @@ _READ_BYTES = 256 * 1024
 # A client that reads nothing for this long is cut. The services behind cut earlier, because they can give the reason.
 _STALLED_S = 60.0
 # Most answers begin earlier than this. For a slower one, the target checks whether the client is still there.
-_LOOK_AFTER_S = 0.1
+_DISCONNECT_CHECK_S = 0.1
 _HEAD_BYTES_MAX = 64 * 1024
 # This much of a body, or all of it, must arrive before a connection is used, so that slow senders cannot use up all
 # connections.
@@ -68,7 +68,7 @@ _OF_THE_BODY = (b"content-length", b"expect")
 # A client's Connection header cannot drop these headers of the front.
 _NEVER_DROPPED = IDENTITY_HEADERS | {DEFAULT_RM_HEADER, NOTE_HEADER}
 # Headers that the library would add by itself.
-_NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_SUPPRESSED_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 # How many records an answer of the view is behind.
 LAG_HEADER = "X-Muster-Lag-Records"
 _NOT_FOUND = b"404 page not found\n"
@@ -96,7 +96,7 @@ class HttpForwarder:
         body_s: float = BODY_S,
     ) -> None:
         self._name, self._socket_path = name, socket_path
-        self._places = BackendPool(url if not socket_path else "http://127.0.0.1")
+        self._backends = BackendPool(url if not socket_path else "http://127.0.0.1")
         self._stalled_s, self._body_s = stalled_s, body_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -105,7 +105,7 @@ class HttpForwarder:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._places.close()
+        await self._backends.close()
         if self._session is not None:
             await self._session.close()
 
@@ -119,7 +119,7 @@ class HttpForwarder:
             await self._pass_on(scope, receive, send, raw_path, body)
         finally:
             if body is not None:
-                body.let_go()
+                body.release()
 
     async def _pass_on(
         self, scope: Scope, receive: Receive, send: Send, raw_path: bytes, body: _RequestBody | None
@@ -127,7 +127,7 @@ class HttpForwarder:
         try:
             if body is not None:
                 await body.read_ahead()
-            response = await self._ask_while_wanted(scope, receive, raw_path, body)
+            response = await self._ask_while_connected(scope, receive, raw_path, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if body is not None and body.failed:
                 await refuse_body(send, body.failed, self._body_s)
@@ -148,7 +148,7 @@ class HttpForwarder:
                 response.close()  # closes the connection, too: more data is under way
             response.release()
 
-    async def _ask_while_wanted(
+    async def _ask_while_connected(
         self, scope: Scope, receive: Receive, raw_path: bytes, body: _RequestBody | None
     ) -> aiohttp.ClientResponse | None:
         """Returns the answer's head; None: the client has left, and the request was cancelled."""
@@ -160,7 +160,7 @@ class HttpForwarder:
             asking.cancel()
 
         timer = asyncio.get_running_loop().call_later(
-            _LOOK_AFTER_S, lambda: watching.append(asyncio.create_task(watch(), name="http client"))
+            _DISCONNECT_CHECK_S, lambda: watching.append(asyncio.create_task(watch(), name="http client"))
         )
         if body is not None and not body.whole:
             timer.cancel()  # the task that reads the body notices a lost client
@@ -189,7 +189,7 @@ class HttpForwarder:
         headers.add("x-forwarded-host", host.decode("latin-1"))
         if scope.get("client"):
             headers.add("x-forwarded-for", str(scope["client"][0]))
-        backends = await self._places.candidates()
+        backends = await self._backends.candidates()
         for number, backend in enumerate(backends, start=1):
             try:
                 response = await self._opened().request(
@@ -200,11 +200,11 @@ class HttpForwarder:
                     allow_redirects=False,
                 )
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):  # nothing was sent
-                self._places.mark_down(backend)
+                self._backends.mark_down(backend)
                 if number == len(backends):
                     raise
             else:
-                self._places.mark_up(backend, _lag_of(response))
+                self._backends.mark_up(backend, _lag_of(response))
                 return response
         raise OSError(f"there is no {self._name}")
 
@@ -223,7 +223,7 @@ class HttpForwarder:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,  # proxies of the environment are not for traffic between Muster's services
-                skip_auto_headers=_NOT_MADE_UP,
+                skip_auto_headers=_SUPPRESSED_HEADERS,
                 read_bufsize=_READ_BYTES,
                 max_line_size=_HEAD_BYTES_MAX,
                 max_field_size=_HEAD_BYTES_MAX,
@@ -310,7 +310,7 @@ class _RequestBody:
                 raise self.failed
             self._ahead += piece
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Frees the room of the bytes that were read ahead."""
         self._of_all.size -= self._counted
         self._counted = 0

@@ -73,7 +73,7 @@ _SLASHES = re.compile("/+")
 _JSON = "application/json; charset=UTF-8"
 
 
-_PLACES = RouteTable()
+_ROUTE_TABLE = RouteTable()
 # The front's own handlers by path, without the page's files.
 _OWN = {route.path: route.handler for route in GATEWAY.routes if route.handler != "front.page"}
 
@@ -89,7 +89,7 @@ _OF_RMS = frozenset({Right.READ, Right.ACT, Right.CONFIGURE, Right.OPERATE})
 # The caller's own claims, and headers for this front alone.
 _NOT_PASSED = IDENTITY_HEADERS | {b"authorization", DEFAULT_RM_HEADER, NOTE_HEADER}
 # Limits the log messages about refusals. A client that keeps trying would fill the log.
-_REFUSED_TOLD_S = 1.0
+_REFUSAL_LOG_INTERVAL_S = 1.0
 # Time for which a health result is reused.
 _LOOKED_S = 0.25
 
@@ -137,7 +137,7 @@ class HttpFront:
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._ready, self._health = _Shared(live), _Shared(ready), _Shared(health)
         self._exposition = SharedExposition(exposition)
-        self._refusals = LogThrottle(_REFUSED_TOLD_S)
+        self._refusals = LogThrottle(_REFUSAL_LOG_INTERVAL_S)
         self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,10 +148,10 @@ class HttpFront:
         needed = route_rights.needed(scope["method"], scope["path"])
         rm_id = _rm_of(scope) if needed in _OF_RMS else ""
         try:
-            caller = await self._doorman.authorize(self._doorman.asked_http(scope), needed, rm_id)
+            caller = await self._doorman.authorize(self._doorman.http_credentials(scope), needed, rm_id)
         except (Unauthenticated, PermissionDenied) as refused:
             if self._audit is not None:
-                caller = self._doorman.best_effort_caller(self._doorman.asked_http(scope))
+                caller = self._doorman.best_effort_caller(self._doorman.http_credentials(scope))
                 self._audit.record_refused(caller, str(needed), rm_id, refused)
             await self._refuse(refused, scope, send)
             return
@@ -169,7 +169,9 @@ class HttpFront:
         # 2. the answer
         answered = _Answered(send)
         try:
-            headers = _told(scope["headers"], identity.headers(needed), [*self._default_rm, *self._note().header()])
+            headers = _forwarded_headers(
+                scope["headers"], identity.headers(needed), [*self._default_rm, *self._note().header()]
+            )
             if route_rights.is_stream(scope["method"], scope["path"]):
                 caller.claims.append((needed, rm_id))
                 caller.on_withdrawn(cutter(scope))
@@ -204,7 +206,7 @@ class HttpFront:
             return
         # Ignores letter case and doubled slashes: the services behind know such paths.
         near = _SLASHES.sub("/", path).lower()
-        service = _PLACES.of(near)
+        service = _ROUTE_TABLE.of(near)
         if service is PUBLISHER:
             await self._pass(self._publisher, service.name, scope, receive, send)
         elif service is VIEW:
@@ -277,7 +279,7 @@ class HttpFront:
                 send, 200, _JSON, document, [(b"access-control-allow-origin", b"*")], body_wanted=method == "GET"
             )
         elif handler == "front.healthcheck":
-            await answer_healthcheck(self._view, _shown(await self._health(), identity), scope, receive, send)
+            await answer_healthcheck(self._view, _visible_health(await self._health(), identity), scope, receive, send)
         elif handler == "front.system_health":
             await self._system_health(identity, send, body_wanted=method == "GET")
         else:
@@ -297,7 +299,7 @@ class HttpFront:
         return state.grade is not Grade.FAILED, system_health.lines(state)
 
     async def _system_health(self, identity: Identity, send: Send, *, body_wanted: bool) -> None:
-        state = _shown(await self._health(), identity)
+        state = _visible_health(await self._health(), identity)
         headers: RawHeaders = [(b"access-control-allow-origin", b"*"), (b"cache-control", b"no-store")]
         await respond(send, 200, _JSON, go_json(state) + b"\n", headers, body_wanted=body_wanted)
 
@@ -331,7 +333,7 @@ class HttpFront:
             await respond(send, 200, _JSON, page, headers, body_wanted=body_wanted)
 
 
-def _shown(state: SystemHealthDao, identity: Identity) -> SystemHealthDao:
+def _visible_health(state: SystemHealthDao, identity: Identity) -> SystemHealthDao:
     may = identity.rights.may
     return system_health.shown_to(state, inspects=may(Right.INSPECT), reads=may(Right.READ))
 
@@ -406,7 +408,7 @@ async def respond_error(
     await respond(send, status, _JSON, error_body(status, message), all_headers, body_wanted=body_wanted)
 
 
-def _told(headers: Iterable[tuple[bytes, bytes]], identity: RawHeaders, more: RawHeaders) -> RawHeaders:
+def _forwarded_headers(headers: Iterable[tuple[bytes, bytes]], identity: RawHeaders, more: RawHeaders) -> RawHeaders:
     """Returns a request's headers for a service behind this front.
 
     :param identity: those that tell the caller and what the answer may show.

@@ -21,7 +21,7 @@ from muster_gateway.settings import AdmissionLimits
 
 # Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_KNOWN_ACTIONS = frozenset(si_pb2.NodeInfo.ActionFromRM.values()) - {si_pb2.NodeInfo.UNKNOWN_ACTION_FROM_RM}
+_VALID_ACTIONS = frozenset(si_pb2.NodeInfo.ActionFromRM.values()) - {si_pb2.NodeInfo.UNKNOWN_ACTION_FROM_RM}
 # Protobuf writes both parts of a map's entry, so that it makes an item larger than it was: at most by this factor.
 _WRITTEN_MAX = 4
 
@@ -150,8 +150,8 @@ def node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, fact
     problem = new_name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
     if problem:
         return problem
-    if node.action not in _KNOWN_ACTIONS:
-        return f"{path}.action: {node.action}, expected one of {sorted(_KNOWN_ACTIONS)}"
+    if node.action not in _VALID_ACTIONS:
+        return f"{path}.action: {node.action}, expected one of {sorted(_VALID_ACTIONS)}"
     return (
         _resource_problem(node.schedulableResource, f"{path}.schedulableResource", limits, facts, some=False)
         or _resource_problem(node.occupiedResource, f"{path}.occupiedResource", limits, facts, some=False)

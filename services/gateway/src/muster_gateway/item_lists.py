@@ -38,7 +38,7 @@ class ItemList:
     items: Callable[[Any], Any]
     parent: int = 0
 
-    def place(self, message_type: type[Any]) -> Place:
+    def location(self, message_type: type[Any]) -> Place:
         """Returns the place of one item."""
         items = self.items
         tags = (self.parent, self.tag) if self.parent else (self.tag,)
@@ -58,12 +58,12 @@ class Layout:
     """Where the parts of a message are.
 
     :param spans: the items of each list.
-    :param beside: a message with everything else in it that may be of use.
+    :param remainder: a message with everything else in it that may be of use.
     :param left_out: of each list, the number of items beyond the limit, if that is one of each list.
     """
 
     spans: list[list[Span]]
-    beside: Any
+    remainder: Any
     left_out: list[int]
 
 
@@ -151,7 +151,7 @@ class _Search:
             self._parse(beside, parent)
 
     def _large(self, begin: int, end: int) -> Steps[None]:
-        beside = self.layout.beside
+        beside = self.layout.remainder
         yield from bounded_steps(self._raw, begin, end, Place(self._type), (), self._sizes, into=beside)
         self._forget()
 
@@ -160,12 +160,12 @@ class _Search:
         if parent:
             self._type.FromString(framed(parent, bytes(fields)))
         else:
-            self.layout.beside.MergeFromString(bytes(fields))
+            self.layout.remainder.MergeFromString(bytes(fields))
             self._forget()
 
     def _forget(self) -> None:
         """Clears what is of no use: it was parsed to be judged."""
-        beside = self.layout.beside
+        beside = self.layout.remainder
         beside.DiscardUnknownFields()
         if self._leaves_out:
             for index, item_list in enumerate(self._lists):

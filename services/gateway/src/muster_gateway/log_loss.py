@@ -29,7 +29,7 @@ class LogLossDetector:
     def __init__(self, bus: Log, sessions: SessionStore) -> None:
         self._bus = bus if isinstance(bus, MarkedLog) else None
         self._sessions = sessions
-        self._kept: LogMark | None = None
+        self._stored_mark: LogMark | None = None
         self._compared = False
         self.loss = ""
 
@@ -71,6 +71,6 @@ class LogLossDetector:
         if self._bus is None or not self._compared:
             return
         mark = await self._bus.mark()
-        if mark != self._kept:
+        if mark != self._stored_mark:
             await self._sessions.store_log_mark(mark.to_json())
-            self._kept = mark
+            self._stored_mark = mark

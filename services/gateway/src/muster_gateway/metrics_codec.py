@@ -48,7 +48,7 @@ class MetricsQuery:
     partition: str = ""
     queue: str = ""
     nodes_max: int = 0
-    reach: ReadScope = EVERYTHING
+    read_scope: ReadScope = EVERYTHING
 
     def parameters(self) -> dict[str, str]:
         """Returns the parameters of the view's query, without the RM."""
@@ -124,15 +124,15 @@ class SnapshotEncoder:
 
     def __init__(self, body: bytes, own: ProcessStats, streams_open: int) -> None:
         try:
-            self._found = _SNAPSHOTS.decode(body)
+            self._dao = _SNAPSHOTS.decode(body)
         except msgspec.MsgspecError as error:
             raise ViewUnavailable("the view's answer has an unexpected form: is it of another version?") from error
         self._own, self._streams_open = own, streams_open
-        self._made = pb.MetricsSnapshot()
+        self._snapshot = pb.MetricsSnapshot()
 
     def steps(self) -> Iterator[None]:
         """Fills the message."""
-        dao, snapshot = self._found, self._made
+        dao, snapshot = self._dao, self._snapshot
         snapshot.taken_ns, snapshot.rm_id = dao.taken_ns, dao.rm_id
         snapshot.state, snapshot.state_since_ns = dao.state, dao.state_since_ns
         snapshot.paused, snapshot.description = dao.paused, dao.description
@@ -156,25 +156,25 @@ class SnapshotEncoder:
     @property
     def rm_id(self) -> str:
         """The RM of the snapshot."""
-        return self._found.rm_id
+        return self._dao.rm_id
 
     @property
     def is_paused(self) -> bool:
         """Whether an operator paused the RM."""
-        return self._found.paused
+        return self._dao.paused
 
     def set_status(self, status: RmStatus | None) -> None:
         """Replaces the RM's state by another one; None: the view's remains."""
-        snapshot = self._made
+        snapshot = self._snapshot
         if status is not None and status.state != snapshot.state:
             snapshot.state, snapshot.state_since_ns, snapshot.description = status
 
     def message(self) -> bytes:
         """The finished message."""
-        return self._made.SerializeToString()
+        return self._snapshot.SerializeToString()
 
     def _runtime(self, dao: RuntimeDao) -> None:
-        runtime, own = self._made.runtime, self._own
+        runtime, own = self._snapshot.runtime, self._own
         name = "gateway"
         for process in dao.processes:
             figures = asdict(process)

@@ -72,7 +72,7 @@ class MetricsServicer:
     async def snapshot(self, query: MetricsQuery) -> bytes:
         """Takes a MetricsSnapshot now. Raises InvalidRequest, NotFound, ViewUnavailable."""
         with metrics.snapshot_seconds.time():
-            answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters(), query.reach)
+            answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters(), query.read_scope)
             _check(answer)
             encoder = SnapshotEncoder(answer.body, process_figures(), len(self._streams))
             for _ in encoder.steps():
@@ -87,7 +87,7 @@ class MetricsServicer:
         try:
             self._check_open()
             query = decode_request(raw, self._settings.limits)
-            snapshot = await self.snapshot(replace(query, reach=current().read_scope()))
+            snapshot = await self.snapshot(replace(query, read_scope=current().read_scope()))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -102,8 +102,8 @@ class MetricsServicer:
             # (Watchers share snapshots: no watcher waits for another one's position.)
             await self._view.wait_for_position()
             current().after = ""
-            with self._place():
-                query = replace(query, reach=current().read_scope())
+            with self._watcher_slot():
+                query = replace(query, read_scope=current().read_scope())
                 async for snapshot in self._snapshots(query, interval_s):
                     await context.write(snapshot)
                     metrics.snapshots_watched.inc()
@@ -124,7 +124,7 @@ class MetricsServicer:
             due_s = self._clock.monotonic() - _NEW_ENOUGH_S
             while True:
                 taken = await self._shared.get(query, due_s)
-                yield taken.made
+                yield taken.payload
                 now_s = self._clock.monotonic()
                 rested_s = taken.began_s + 2 * taken.took_s
                 due_s = _next(max(now_s, due_s, rested_s), interval_s)
@@ -141,7 +141,7 @@ class MetricsServicer:
             raise GatewayStopping
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[None]:
+    def _watcher_slot(self) -> Iterator[None]:
         """Takes one of the places for watchers."""
         limit = self._settings.max_metrics_watchers
         if self._watchers >= limit:

@@ -27,9 +27,9 @@ _NAMED_MAX = 5
 class GroupComparison:
     """Compares the members of policy groups."""
 
-    def __init__(self, life: SessionManager) -> None:
-        self._life = life
-        self._turn = asyncio.Lock()
+    def __init__(self, session_manager: SessionManager) -> None:
+        self._session_manager = session_manager
+        self._lock = asyncio.Lock()
         self._next: asyncio.Task[list[Session]] | None = None
 
     async def warnings(self, rm_id: str, member: GroupMember) -> tuple[ConfigProblem, ...]:
@@ -47,13 +47,13 @@ class GroupComparison:
     async def _sessions(self) -> list[Session]:
         """Returns all sessions, read after this call began. RMs that register at the same time share one reading."""
         if self._next is None:
-            self._next = asyncio.create_task(self._look(), name="policy-groups")
+            self._next = asyncio.create_task(self._read_sessions(), name="policy-groups")
         return await asyncio.shield(self._next)
 
-    async def _look(self) -> list[Session]:
-        async with self._turn:
+    async def _read_sessions(self) -> list[Session]:
+        async with self._lock:
             self._next = None  # this reading may be too early for later calls
-            return await self._life.all_sessions()
+            return await self._session_manager.all_sessions()
 
 
 def other_configurations(rm_id: str, member: GroupMember, sessions: Sequence[Session]) -> tuple[ConfigProblem, ...]:

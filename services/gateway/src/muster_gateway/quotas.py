@@ -152,7 +152,7 @@ class RmCounts:
     def __init__(self, sessions: SessionStore, partition_of: Callable[[str], int], clock: Clock) -> None:
         self._sessions, self._partition_of, self._clock = sessions, partition_of, clock
         # By RM: its identity, and its partition of the log.
-        self._known: dict[str, tuple[str, int]] = {}
+        self._registered: dict[str, tuple[str, int]] = {}
         self._under_way: dict[str, tuple[str, int]] = {}
         self._since: dict[str, tuple[str, int]] = {}  # accepted since the last read began
         self._read_s = float("-inf")
@@ -165,8 +165,8 @@ class RmCounts:
         await self._read()
         own = self._partition_of(rm_id)
         registrations = [
-            *self._known.values(),
-            *(registration for name, registration in self._under_way.items() if name not in self._known),
+            *self._registered.values(),
+            *(registration for name, registration in self._under_way.items() if name not in self._registered),
         ]
         others = [name for name, partition in registrations if partition != own]
         self._under_way[rm_id] = (identity, own)
@@ -183,13 +183,13 @@ class RmCounts:
             sessions = await self._sessions.all()
             self._read_s = now_s
             stored = [session for session in sessions if session.state is not RmLifecycleState.INIT]
-            self._known = {
+            self._registered = {
                 session.rm_id: (session.identity, self._partition_of(session.rm_id)) for session in stored
             } | self._since
 
     def on_registered(self, rm_id: str, identity: str) -> None:
         """The scheduler has accepted a registration."""
-        self._known[rm_id] = self._since[rm_id] = (identity, self._partition_of(rm_id))
+        self._registered[rm_id] = self._since[rm_id] = (identity, self._partition_of(rm_id))
 
     def on_answered(self, rm_id: str) -> None:
         """A registration that was counted by :meth:`elsewhere` has its answer, or gets none."""

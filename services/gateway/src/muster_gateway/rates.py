@@ -21,10 +21,10 @@ from muster_gateway.quotas import QuotaBook, RateLimit
 log = structlog.get_logger(__name__)
 
 # Buckets of callers that were quiet for long are full, and need not be kept.
-_KEPT_MAX = 10_000
+_ENTRIES_MAX = 10_000
 # A stream that was slowed is told of again after so long without.
 _CALM_S = 60.0
-_SHOWN_MAX = 20
+_NAMED_MAX = 20
 
 
 class TokenBucket:
@@ -37,7 +37,7 @@ class TokenBucket:
         self._requests, self._bytes = rate.requests_per_s * burst_s, rate.bytes_per_s * burst_s
         self._at_s = now_s
 
-    def take(self, size: int, burst_s: float, now_s: float) -> float:
+    def charge(self, size: int, burst_s: float, now_s: float) -> float:
         """Takes one message. Returns for how many seconds nothing more may be taken."""
         rate, gone_s, wait_s = self.rate, now_s - self._at_s, 0.0
         self._at_s = now_s
@@ -67,11 +67,11 @@ class TokenBucket:
 class RateLimiter:
     """The buckets of a gateway.
 
-    :param tell: is called with an RM and a sentence when the RM is slowed, and again only after a minute without.
+    :param notify: is called with an RM and a sentence when the RM is slowed, and again only after a minute without.
     """
 
-    def __init__(self, book: QuotaBook, clock: Clock, tell: Callable[[str, str], None] = lambda *_: None) -> None:
-        self._book, self._clock, self._tell = book, clock, tell
+    def __init__(self, book: QuotaBook, clock: Clock, notify: Callable[[str, str], None] = lambda *_: None) -> None:
+        self._book, self._clock, self._notify = book, clock, notify
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._slowed: dict[str, tuple[float, str]] = {}
 
@@ -82,8 +82,8 @@ class RateLimiter:
     def consume(self, caller: Caller, rm_id: str, size: int) -> float:
         """Takes a message of a stream. Returns for how many seconds the stream must not be read."""
         now_s = self._clock.monotonic()
-        own_s = self._bucket(caller, rm_id, now_s).take(size, self._book.burst_s, now_s)
-        all_s = self._bucket(caller, None, now_s).take(size, self._book.burst_s, now_s)
+        own_s = self._bucket(caller, rm_id, now_s).charge(size, self._book.burst_s, now_s)
+        all_s = self._bucket(caller, None, now_s).charge(size, self._book.burst_s, now_s)
         wait_s = max(own_s, all_s)
         if wait_s:
             metrics.streams_slowed.labels("rm" if own_s >= all_s else "identity").inc()
@@ -102,7 +102,7 @@ class RateLimiter:
                 f"(gateway.quotas.identity): try again in {wait_s:.1f} s",
                 wait_s,
             )
-        bucket.take(size, self._book.burst_s, now_s)
+        bucket.charge(size, self._book.burst_s, now_s)
 
     def reload(self) -> None:
         """Takes other rates from the settings or the policy."""
@@ -115,7 +115,7 @@ class RateLimiter:
             f"rm {rm_id}: {message}" for rm_id, (at_s, message) in self._slowed.items() if now_s - at_s < _CALM_S
         ]
         return (
-            problems if len(problems) <= _SHOWN_MAX else [*problems[:_SHOWN_MAX], f"{len(problems) - _SHOWN_MAX} more"]
+            problems if len(problems) <= _NAMED_MAX else [*problems[:_NAMED_MAX], f"{len(problems) - _NAMED_MAX} more"]
         )
 
     def _bucket(self, caller: Caller, rm_id: str | None, now_s: float) -> TokenBucket:
@@ -124,7 +124,7 @@ class RateLimiter:
         if bucket is None:
             book, identity = self._book, caller.identity
             rate = book.identity_rate(identity) if rm_id is None else book.rm_rate(identity, rm_id)
-            if len(self._buckets) >= _KEPT_MAX:
+            if len(self._buckets) >= _ENTRIES_MAX:
                 burst_s = book.burst_s
                 self._buckets = {
                     kept_key: kept for kept_key, kept in self._buckets.items() if not kept.is_full(burst_s, now_s)
@@ -140,10 +140,10 @@ class RateLimiter:
         self._slowed[rm_id] = (now_s, message)
         if now_s - before_s < _CALM_S:
             return
-        if len(self._slowed) > _KEPT_MAX:
+        if len(self._slowed) > _ENTRIES_MAX:
             self._slowed = {slowed_rm: kept for slowed_rm, kept in self._slowed.items() if now_s - kept[0] < _CALM_S}
         log.warning("stream slowed", rm_id=rm_id, identity=caller.identity.name, story=message)
-        self._tell(rm_id, message)
+        self._notify(rm_id, message)
 
 
 class StreamPacer:

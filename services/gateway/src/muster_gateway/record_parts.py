@@ -24,7 +24,7 @@ class RecordParts:
         self._empty_bytes = len(self._name) + _NESTED_BYTES
         self._least_bytes = (max_bytes - self._empty_bytes) // max_items  # so many items of this size fit into a part
         self._size = self._empty_bytes
-        self._parts: list[bytes] = []
+        self._records: list[bytes] = []
         # Of the part that is being filled: fields by the tag that they are, or are nested in; ranges of the message.
         self._fields: dict[int, list[bytes]] = {}
         self._nested: set[int] = set()
@@ -36,7 +36,7 @@ class RecordParts:
         :param parent: tag of the nested message that has it; 0: none.
         :param begin: of its field in the message.
         """
-        self._make_room(end - begin)
+        self._reserve(end - begin)
         at = parent or tag
         if begin != self._end or at != self._tag:
             self._close_range()
@@ -48,7 +48,7 @@ class RecordParts:
     def add_item(self, tag: int, parent: int, item: bytes) -> None:
         """Adds an item that was written anew."""
         piece = framed(tag, item)
-        self._make_room(len(piece))
+        self._reserve(len(piece))
         self._close_range()
         self._fields.setdefault(parent or tag, []).append(piece)
         if parent:
@@ -58,9 +58,9 @@ class RecordParts:
         """Returns the parts."""
         if self._size > self._empty_bytes:
             self._cut()
-        return self._parts
+        return self._records
 
-    def _make_room(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         size = max(self._least_bytes, size)
         if self._size + size > self._max_bytes and self._size > self._empty_bytes:
             self._cut()
@@ -82,5 +82,5 @@ class RecordParts:
             if tag in self._nested:
                 pieces += (varint(tag), varint(sum(len(piece) for piece in field_pieces)))
             pieces += field_pieces
-        self._parts.append(b"".join(pieces))
+        self._records.append(b"".join(pieces))
         self._fields, self._nested, self._size = {}, set(), self._empty_bytes

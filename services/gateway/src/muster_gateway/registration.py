@@ -35,16 +35,16 @@ class RegistrationService:
         settings: GatewaySettings,
         clock: Clock,
         codec: RequestCodec,
-        life: SessionManager,
+        session_manager: SessionManager,
         questions: SchedulerRpc,
         groups: GroupComparison,
         configs: ConfigPreparser,
         quotas: CallerQuotas,
-        turns: StepTurns,
+        step_runner: StepTurns,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
-        self._life, self._questions, self._groups = life, questions, groups
-        self._configs, self._quotas, self._turns = configs, quotas, turns
+        self._session_manager, self._questions, self._groups = session_manager, questions, groups
+        self._configs, self._quotas, self._step_runner = configs, quotas, step_runner
 
     async def register(self, raw: bytes) -> tuple[ConfigProblem, ...]:
         """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
@@ -59,7 +59,7 @@ class RegistrationService:
 
     async def _registered(self, raw: bytes) -> tuple[ConfigProblem, ...]:
         # 1. admission
-        rm_id, config, raw = await self._turns.run(
+        rm_id, config, raw = await self._step_runner.run(
             current().identity.name, registration_steps(raw, self._settings.limits)
         )
         # 2. the configuration
@@ -76,7 +76,7 @@ class RegistrationService:
                 text = refusal(rm_id, result.problems)
                 raise OverLimit(text) if result.exhausted else RegistrationRefused(text)
             self._quotas.on_registered(rm_id, quotas)
-            await self._life.on_registered(rm_id, at, result.member, quotas.identity)
+            await self._session_manager.on_registered(rm_id, at, result.member, quotas.identity)
         finally:
             self._quotas.on_answered(rm_id)
         # 5. the others of its policy group

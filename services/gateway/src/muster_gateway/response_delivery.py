@@ -1,15 +1,15 @@
 """From si.responses to streams: one live tail per partition, and a reader of its own for a stream that lags.
 
 feed
-    The responses that one stream must still send: a bounded queue, and the place (*seen*) behind the last record that
-    the feed took. Records of other kinds move *seen*, too. Records come in log order from one producer at a time: the
-    live tail while the feed is *attached*, else the stream's own catch-up.
+    The responses that one stream must still send: a bounded queue, and the place (*read_position*) behind the last
+    record that the feed took. Records of other kinds move *read_position*, too. Records come in log order from one
+    producer at a time: the live tail while the feed is *attached*, else the stream's own catch-up.
 attach
     A feed may attach when it has seen everything that the tail has dispatched. Both live in one event loop, and there
     is no await between the comparison and the attaching. So no record is lost and none comes twice: if the tail
-    dispatches a record below *seen*, the feed skips it.
+    dispatches a record below *read_position*, the feed skips it.
 overflow
-    A full queue detaches its feed. Nothing is dropped: the stream continues by catch-up from *seen*.
+    A full queue detaches its feed. Nothing is dropped: the stream continues by catch-up from *read_position*.
 broken streams
     gRPC does not tell which responses a client received. So the cursor of a broken stream goes back by a short time
     (``settled``), and that of a plain client is always that far behind, because its gateway may die: it may get some
@@ -63,7 +63,7 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 # Longer than any transaction of the scheduler takes while it works.
 _REPORT_S = 2.0
 # An RM that had to wait for decisions shares what is possible for one to two of these times.
-_HELD_BACK_S = 1.0
+_THROTTLED_S = 1.0
 # The search ends at this distance: one read covers it.
 _SEARCH_SPAN = 500
 
@@ -100,7 +100,7 @@ class ResponseFeed:
         self.rm_id, self.kind, self.key = rm_id, kind, rm_id.encode()
         self.attached = False
         self.error: GatewayError | None = None
-        self._seen = start
+        self._read_position = start
         self._written = start
         self._resume_after = resume_after
         self._queue: deque[DueResponse] = deque()
@@ -120,23 +120,23 @@ class ResponseFeed:
     @property
     def read_position(self) -> Cursor:
         """The place behind the last record taken."""
-        return self._seen
+        return self._read_position
 
     @property
     def delivered(self) -> Cursor:
         """The cursor to store: everything before it was written, or is not for this stream."""
-        return self._written if self._queue or self._writing else self._seen
+        return self._written if self._queue or self._writing else self._read_position
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Tells whether one more response may be queued. A single one may be larger than the whole limit."""
         return not self._queue or (len(self._queue) < self._max_responses and self._queued_bytes < self._max_bytes)
 
     def offer(self, offset: int, response: Response) -> None:
-        """Takes the RM's next record, whatever its kind. The caller has checked :meth:`has_room`.
+        """Takes the RM's next record, whatever its kind. The caller has checked :meth:`has_capacity`.
 
         Raises Superseded for a newer registration, ResponsesLost for a gap.
         """
-        if offset < self._seen.offset:
+        if offset < self._read_position.offset:
             return
         sequence = response.sequence
         if response.registration is not None:
@@ -146,7 +146,7 @@ class ResponseFeed:
         if response.answer is not None:
             self.skip_to(offset + 1)
             return
-        last = self._seen.sequence
+        last = self._read_position.sequence
         if last != UNKNOWN and sequence > last + 1 and not self.may_miss:
             raise ResponsesLost(
                 self.rm_id,
@@ -154,17 +154,19 @@ class ResponseFeed:
                 "before they were sent, or are in a damaged part of the log",
             )
         mine = response.kind is self.kind and sequence > last
-        self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
+        self._read_position = Cursor(
+            max(sequence, last), offset + 1, sequence if mine else self._read_position.last_sent
+        )
         if mine and sequence > self._resume_after:
             payload = response.payload_at(self._positions)
-            self._queue.append(DueResponse(payload, self._seen))
+            self._queue.append(DueResponse(payload, self._read_position))
             self._queued_bytes += len(payload)
             self._wake()
 
     def skip_to(self, offset: int) -> None:
-        """Moves ``seen``: the RM has no record before ``offset``."""
-        if offset > self._seen.offset:
-            self._seen = self._seen._replace(offset=offset)
+        """Moves ``read_position``: the RM has no record before ``offset``."""
+        if offset > self._read_position.offset:
+            self._read_position = self._read_position._replace(offset=offset)
 
     @property
     def has_due(self) -> bool:
@@ -211,7 +213,7 @@ class ResponseFeed:
         self._wake()
 
     def overflow(self) -> None:
-        """Leaves the tail. The stream catches up from ``seen`` after its queue is written."""
+        """Leaves the tail. The stream catches up from ``read_position`` after its queue is written."""
         self.attached = False
         metrics.overflows.labels(self.kind.name.lower()).inc()
         self._wake()
@@ -220,9 +222,9 @@ class ResponseFeed:
         if registration.accepted:
             raise Superseded.by_registration(self.rm_id)
         # A refused registration may or may not have a number; the next response tells.
-        last = self._seen.sequence
+        last = self._read_position.sequence
         counted = last != UNKNOWN and sequence == last + 1
-        self._seen = self._seen._replace(sequence=sequence if counted else last, offset=offset + 1)
+        self._read_position = self._read_position._replace(sequence=sequence if counted else last, offset=offset + 1)
 
 
 # Counted only when metrics are read, so that responses pay nothing for it.
@@ -254,7 +256,7 @@ class _PendingCall:
 class ResponseTail:
     """Follows one partition of si.responses from its end, and gives each record to its feed or its waiting call.
 
-    :param stirred: called after records were given to feeds: their positions may move now.
+    :param on_positions_moved: called after records were given to feeds: their positions may move now.
     :param owners: gets the schedulers' reports.
     :param now_s: reads the event loop's time.
     """
@@ -265,13 +267,13 @@ class ResponseTail:
         topics: Topics,
         partition: int,
         batch: int,
-        stirred: Callable[[], None] = lambda: None,
+        on_positions_moved: Callable[[], None] = lambda: None,
         damage: DamagedParts = _UNSEEN,
         owners: SchedulerReports | None = None,
         now_s: Callable[[], float] = elapsed_s,
     ) -> None:
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
-        self._stirred, self._damage, self._owners, self._now_s = stirred, damage, owners, now_s
+        self._on_positions_moved, self._damage, self._owners, self._now_s = on_positions_moved, damage, owners, now_s
         self._reader: LogReader | None = None
         self._dispatched = 0
         self._feeds: dict[bytes, dict[StreamKind, ResponseFeed]] = {}
@@ -282,7 +284,7 @@ class ResponseTail:
         self.positions: Positions | None = None  # since the start
         self._reports = asyncio.Event()
         self.active = ActiveRms(now_s())
-        self.held_back = ActiveRms(now_s(), _HELD_BACK_S)  # those whose streams wait for decisions
+        self.throttled = ActiveRms(now_s(), _THROTTLED_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
         self._prompt: PushReader | None = None
         self._waits = False
@@ -422,7 +424,7 @@ class ResponseTail:
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
         now_s = self._now_s()
         self.active.expire(now_s)
-        self.held_back.expire(now_s)
+        self.throttled.expire(now_s)
         for record in records:
             if record.key is None:
                 self._report(record)
@@ -440,10 +442,10 @@ class ResponseTail:
                     self._offer(feed, record.offset, response)
         self._dispatched = position
         if records:
-            self._stirred()
+            self._on_positions_moved()
 
     def _offer(self, feed: ResponseFeed, offset: int, response: Response) -> None:
-        if not feed.has_room():
+        if not feed.has_capacity():
             self.detach(feed)
             feed.overflow()
             return
@@ -474,7 +476,7 @@ class CatchUp:
 
     def __init__(self, bus: Log, topics: Topics, batch: int, max_readers: int, damage: DamagedParts = _UNSEEN) -> None:
         self._bus, self._topics, self._batch, self._damage = bus, topics, batch, damage
-        self._places = asyncio.Semaphore(max_readers)
+        self._reader_slots = asyncio.Semaphore(max_readers)
 
     async def run(self, feed: ResponseFeed, tail: ResponseTail, room: Callable[[], Awaitable[None]]) -> None:
         """Returns when the feed is attached.
@@ -485,7 +487,7 @@ class CatchUp:
         """
         if tail.attach(feed):
             return
-        async with self._places:
+        async with self._reader_slots:
             reader = await self._bus.reader(self._topics.responses, tail.partition, max(feed.read_position.offset, 0))
             metrics.catch_ups.inc()
             try:
@@ -523,7 +525,7 @@ class CatchUp:
         for record in records:
             if record.key == feed.key:
                 response = readable_response(record)
-                if not feed.has_room():
+                if not feed.has_capacity():
                     await room()
                 if response is not None:
                     feed.offer(record.offset, response)

@@ -30,18 +30,18 @@ _SCHEDULERS_MAX = 64
 class _Owner(NamedTuple):
     """:ivar instance: "": not known.
     :ivar since_s: since when the state is this one.
-    :ivar heard_s: of the last report.
+    :ivar reported_s: of the last report.
     """
 
     state: OwnerState
     since_s: float
-    heard_s: float
+    reported_s: float
     instance: str = ""
     problem: str = ""
 
 
 class _Scheduler(NamedTuple):
-    heard_s: float
+    reported_s: float
     problems: tuple[str, ...]
     external: tuple[str, ...]
 
@@ -93,7 +93,7 @@ class SchedulerReports:
         """The owner of a partition has decided all requests before a position."""
         now_s = self._clock.monotonic()
         self._owners[partition] = self._owners[partition]._replace(
-            state=OwnerState.SERVING, since_s=now_s, heard_s=now_s, problem=""
+            state=OwnerState.SERVING, since_s=now_s, reported_s=now_s, problem=""
         )
         self._decided[partition] = position
         followed = self._followed[partition]
@@ -123,7 +123,7 @@ class SchedulerReports:
         """Returns what is reported now."""
         now_s = self._clock.monotonic()
         limit_s = self._session_s + TAKE_OVER_S
-        lately = [scheduler for scheduler in self._schedulers.values() if now_s - scheduler.heard_s <= limit_s]
+        lately = [scheduler for scheduler in self._schedulers.values() if now_s - scheduler.reported_s <= limit_s]
         return SchedulerFacts(
             [_facts(partition, owner, now_s, limit_s) for partition, owner in enumerate(self._owners)],
             problems=[problem for scheduler in lately for problem in scheduler.problems],
@@ -161,7 +161,7 @@ class RequestWriter:
 
 
 def _facts(partition: int, owner: _Owner, now_s: float, limit_s: float) -> OwnerFacts:
-    silent_s, state = now_s - owner.heard_s, owner.state
+    silent_s, state = now_s - owner.reported_s, owner.state
     if state is not OwnerState.SERVING and state is not OwnerState.NONE and silent_s > limit_s:
         state = OwnerState.NONE  # what it said last is too old
     for_s = silent_s if state in (OwnerState.SERVING, OwnerState.NONE) else now_s - owner.since_s

@@ -29,7 +29,7 @@ _EARLIER_S = 0.5
 A = TypeVar("A", RegistrationAnswer, ConfigurationAnswer, CommandAnswer)
 
 # The name of each question in errors, and the advice if there is no answer.
-_WORDS: dict[type, tuple[str, str]] = {
+_ERROR_TEXTS: dict[type, tuple[str, str]] = {
     RegistrationAnswer: ("registration", "register again"),
     ConfigurationAnswer: ("configuration update", "update it again"),
     CommandAnswer: ("command", "ask again"),
@@ -64,12 +64,12 @@ class SchedulerRpc:
             raise OverLimit(f"{self._waiting} requests wait for the scheduler already: try again")
         self._waiting += 1
         try:
-            return await self._asked(kind, rm_id, request_id, record)
+            return await self._call(kind, rm_id, request_id, record)
         finally:
             self._waiting -= 1
 
-    async def _asked(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
-        subject, again = _WORDS[kind]
+    async def _call(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
+        subject, again = _ERROR_TEXTS[kind]
         tail = self._tails[self._topics.partition_of(rm_id)]
         answered = tail.register_call(rm_id, request_id)
         timeout_s = min(self._settings.registration_timeout_s, _left_s())

@@ -161,35 +161,35 @@ class Gateway:
         self._readers = PassingReaders(bus, self._damage)
         self._trail = AuditLogReader(bus, topics, self._damage)
         self._book = QuotaBook(settings.quotas, self._doorman.quota_rules)
-        self._rates = RateLimiter(self._book, clock, self._tell_slow)
-        self._telling: set[asyncio.Task[None]] = set()
+        self._rates = RateLimiter(self._book, clock, self._notify_slow_stream)
+        self._notifying: set[asyncio.Task[None]] = set()
         self._quotas: CallerQuotas | None = None
         self._codec = RequestCodec(topics, self.gateway_id)
         self._owners = SchedulerReports(topics.partitions, clock)
         self._table = StreamTable()
-        stirred = self._table.stirred.set
+        on_moved = self._table.positions_moved.set
         self._tails = [
-            ResponseTail(bus, topics, p, settings.read_batch, stirred, self._damage, self._owners, clock.monotonic)
+            ResponseTail(bus, topics, p, settings.read_batch, on_moved, self._damage, self._owners, clock.monotonic)
             for p in range(topics.partitions)
         ]
         self._writer: LogWriter | None = None
         self._http: HttpServing | None = None
         self._limits = CallLimits(settings.calls, clock)
         self._accounts = Accounts(settings.max_message_bytes)
-        self._doors: Doors = (
+        self._listeners: Doors = (
             doors
             if doors is not None
             else SocketDoors(settings, self._doorman, self._accounts, self._audit.connection_ended, listener)
         )
         self._judge = judge if judge is not None else SandboxedParser(settings.queue_config)
-        self._turns = StepTurns(clock.monotonic)
-        self._door = GrpcAuthInterceptor(
+        self._step_runner = StepTurns(clock.monotonic)
+        self._auth = GrpcAuthInterceptor(
             self._doorman,
             self._callers,
             rates=self._rates,
             audit=self._audit,
             limits=self._limits,
-            turns=self._turns,
+            step_runner=self._step_runner,
         )
         self._calls = StreamCalls(settings.max_streams, self._limits, self._audit)
         self._servicer: SchedulerServicer | None = None
@@ -198,7 +198,7 @@ class Gateway:
         self._metrics: MetricsServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
-        self._life = ServiceLifecycle("gateway")
+        self._lifecycle = ServiceLifecycle("gateway")
         self._sessions_full = False
         self._looked: tuple[float, GatewayFacts] | None = None
         self._scheduler = scheduler if scheduler is not None else self._owners.facts
@@ -213,7 +213,7 @@ class Gateway:
         """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionStoreDown, OSError (an address that
         is taken).
         """
-        self._life.start()
+        self._lifecycle.start()
         try:
             # 1. the writer of the log
             self._writer = RequestWriter(
@@ -223,7 +223,7 @@ class Gateway:
             # 2. sessions
             await self.sessions.start()
             self._stack.push_async_callback(self.sessions.close)
-            watch, keeper = LogLossDetector(self._bus, self.sessions), self._life_keeper()
+            watch, keeper = LogLossDetector(self._bus, self.sessions), self._create_session_manager()
             try:
                 await self._sweep(keeper, watch)
             except SessionStoreFull as error:  # reading works; a later sweep does the rest
@@ -233,21 +233,21 @@ class Gateway:
             for tail in self._tails:
                 await tail.start()
                 self._stack.push_async_callback(tail.close)
-                self._life.spawn(tail.run(), f"response tail {tail.partition}")
+                self._lifecycle.spawn(tail.run(), f"response tail {tail.partition}")
             # 4. periodic work
-            self._life.spawn(self._flush_for_ever(), "cursor flush")
-            self._life.spawn(self._sweep_for_ever(keeper, watch), "sweep")
-            self._life.spawn(self._watch_files(), "files")
-            self._life.spawn(self._audit.run(self._writer), "audit")
+            self._lifecycle.spawn(self._flush_for_ever(), "cursor flush")
+            self._lifecycle.spawn(self._sweep_for_ever(keeper, watch), "sweep")
+            self._lifecycle.spawn(self._watch_files(), "files")
+            self._lifecycle.spawn(self._audit.run(self._writer), "audit")
             # 5. the state of the whole
             view = await self._target(self._view, self.settings.view_url, "view")
             publisher = await self._target(self._publisher, self.settings.publisher_url, "event publisher")
             monitor = self._monitor = self._health_monitor(view, publisher)
-            self._life.spawn(self._watch_health(monitor), "health")
+            self._lifecycle.spawn(self._watch_health(monitor), "health")
             # 6. the servers
             offer = self._grpc_offer(keeper, view, publisher)
             await self._set_health(serving=await self.is_ready())
-            self.grpc_port, self.grpc_mtls_port = await self._doors.open_grpc(offer)
+            self.grpc_port, self.grpc_mtls_port = await self._listeners.open_grpc(offer)
             self._warn_of_grpc()
             await self._open_http(view, publisher, monitor)
         except BaseException:
@@ -257,13 +257,13 @@ class Gateway:
 
     async def wait(self) -> None:
         """Returns when the gateway has stopped. Raises the error that ended it."""
-        await self._life.wait()
+        await self._lifecycle.wait()
 
     async def stop(self) -> None:
         """Ends every stream with "connect again", stores the streams' positions, and frees all resources.
         Idempotent.
         """
-        if not self._life.begin_stop():
+        if not self._lifecycle.begin_stop():
             return
         await self._set_health(serving=False)
         if self._admin is not None:
@@ -278,7 +278,7 @@ class Gateway:
         for error in stopped:
             if isinstance(error, BaseException):
                 raise error
-        await self._life.cancel_tasks()
+        await self._lifecycle.cancel_tasks()
         if self._writer is not None:
             await self._audit.finish(self._writer, self.settings.stop_grace_s)
         for task in self._forgetting.values():
@@ -286,12 +286,12 @@ class Gateway:
         await asyncio.gather(*self._forgetting.values(), return_exceptions=True)
         with contextlib.suppress(SessionStoreDown):
             await self.sessions.drop_lease(self.gateway_id)
-        await self._doors.close()
+        await self._listeners.close()
         await self._stack.aclose()
-        self._life.finish()
+        self._lifecycle.finish()
 
     async def _stop_servers(self) -> None:
-        await self._doors.stop_grpc(self.settings.stop_grace_s)
+        await self._listeners.stop_grpc(self.settings.stop_grace_s)
         if self._http is not None:
             await self._http.stop()
 
@@ -301,14 +301,14 @@ class Gateway:
 
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each. Bounded; never raises."""
-        facts = await self._look()
+        facts = await self._check_self()
         refusal = self._bus.refusal() if isinstance(self._bus, LogHealth) else ""
         silent = "" if facts.log_answers else "the log does not answer"
         return [problem for problem in (silent, refusal, facts.disk_full, *facts.problems) if problem]
 
-    async def _look(self) -> GatewayFacts:
+    async def _check_self(self) -> GatewayFacts:
         """Looks at the gateway itself. Bounded; never raises."""
-        if self._life.stopping or self._writer is None:
+        if self._lifecycle.stopping or self._writer is None:
             return GatewayFacts(log_answers=True, problems=["the gateway is not running"])
         log_answers, sessions_answer = await asyncio.gather(
             _in_time(self._log_answers(self._writer)), _in_time(self.sessions.healthy())
@@ -329,7 +329,7 @@ class Gateway:
     async def _looked_lately(self) -> GatewayFacts:
         if self._looked is not None and self._clock.monotonic() - self._looked[0] < _LOOKED_S:
             return self._looked[1]
-        return await self._look()
+        return await self._check_self()
 
     async def _log_answers(self, writer: LogWriter) -> bool:
         await writer.wait_writable()
@@ -352,7 +352,7 @@ class Gateway:
         return not unready, unready
 
     async def _lives(self) -> bool:
-        return self._life.alive
+        return self._lifecycle.alive
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -371,11 +371,11 @@ class Gateway:
             one_process=self._one_process,
         )
 
-    def _life_keeper(self) -> SessionManager:
+    def _create_session_manager(self) -> SessionManager:
         return SessionManager(
             self.sessions,
             self._announce,
-            self._callbacks_gone,
+            self._send_callbacks_disconnected,
             self._clock,
             self.gateway_id,
             self.settings.lease_ttl_s,
@@ -389,10 +389,10 @@ class Gateway:
     async def _announce(self, rm_id: str, state: RmLifecycleState, reason: str) -> None:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
 
-    async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
+    async def _send_callbacks_disconnected(self, rm_id: str, epoch: int) -> None:
         await self._write_note(self._codec.callback_stream(rm_id, disconnected_note(epoch), self._clock.now_ns()))
 
-    async def _tell_loss(self, watch: LogLossDetector) -> None:
+    async def _send_loss(self, watch: LogLossDetector) -> None:
         """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionStoreDown."""
         if not watch.loss:
             return
@@ -403,16 +403,16 @@ class Gateway:
     async def _note_quotas(self, rm_id: str, limits: RmLimits) -> None:
         await self._write_note(self._codec.quotas(rm_id, limits, self._clock.now_ns()))
 
-    def _tell_slow(self, rm_id: str, message: str) -> None:
+    def _notify_slow_stream(self, rm_id: str, message: str) -> None:
         """Has an RM's slow streams recorded as an event, beside the stream."""
 
-        async def tell() -> None:
+        async def notify() -> None:
             with contextlib.suppress(LogDown):
                 await self._write_note(self._codec.notice(rm_id, message, self._clock.now_ns()))
 
-        task = asyncio.create_task(tell(), name="tell slow stream")
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        task = asyncio.create_task(notify(), name="tell slow stream")
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
 
     async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None
@@ -423,7 +423,7 @@ class Gateway:
         except (BusError, TimeoutError) as error:
             raise LogDown(f"the log does not take the RM's state ({append_failure_text(error)}): try again") from error
 
-    def _grpc_offer(self, life: SessionManager, view: HttpBackend, publisher: HttpBackend) -> GrpcOffer:
+    def _grpc_offer(self, manager: SessionManager, view: HttpBackend, publisher: HttpBackend) -> GrpcOffer:
         """Assembles what the gateway answers over gRPC."""
         assert self._writer is not None
         settings = self.settings
@@ -439,7 +439,7 @@ class Gateway:
             writer=self._writer,
             codec=self._codec,
             sessions=self.sessions,
-            life=life,
+            session_manager=manager,
             tails=self._tails,
             event_tails=[EventTail(self._readers, self._topics.events, p) for p in range(self._topics.partitions)],
             catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers, self._damage),
@@ -450,15 +450,15 @@ class Gateway:
             quotas=self._quotas,
             rates=self._rates,
             accounts=self._accounts,
-            turns=self._turns,
+            step_runner=self._step_runner,
         )
         assert self._monitor is not None
         questions = SchedulerRpc(settings, self._topics, self._writer, self._tails, self._monitor.fault)
-        groups = GroupComparison(life)
+        groups = GroupComparison(manager)
         configs = ConfigPreparser(self._judge, settings.limits.max_record_bytes)
         self._stack.push_async_callback(configs.close)
         registrar = RegistrationService(
-            settings, self._clock, self._codec, life, questions, groups, configs, self._quotas, self._turns
+            settings, self._clock, self._codec, manager, questions, groups, configs, self._quotas, self._step_runner
         )
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
         view_client = ViewClient(
@@ -470,14 +470,14 @@ class Gateway:
             settings,
             self._clock,
             self._codec,
-            life,
+            manager,
             questions,
             self.sessions,
             view_client,
             history,
             groups,
             configs,
-            self._turns,
+            self._step_runner,
             lambda rm_id: self._note().facts(self._topics.partition_of(rm_id)),
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
@@ -486,8 +486,16 @@ class Gateway:
             parts, self._calls, self._audit.of_updates(self._admin.update_configuration)
         )
         trail, whole = AuditServicer(self._trail), HealthServicer(self._monitor.state)
-        servicers = (self._servicer, self._admin, callback_servicer, self._metrics, self._events_door(), trail, whole)
-        return GrpcOffer((guard, self._door), [servicer.handlers() for servicer in servicers], _SERVICES, self._health)
+        servicers = (
+            self._servicer,
+            self._admin,
+            callback_servicer,
+            self._metrics,
+            self._events_endpoint(),
+            trail,
+            whole,
+        )
+        return GrpcOffer((guard, self._auth), [servicer.handlers() for servicer in servicers], _SERVICES, self._health)
 
     def _warn_of_grpc(self) -> None:
         settings, tls = self.settings, self.settings.tls
@@ -503,7 +511,7 @@ class Gateway:
                 grpc_address=settings.grpc_address,
             )
 
-    def _events_door(self) -> EventsEndpoint:
+    def _events_endpoint(self) -> EventsEndpoint:
         if self._events is None:
             settings = self.settings
             proxy = EventsProxy(
@@ -518,11 +526,11 @@ class Gateway:
 
     async def _open_http(self, view: HttpBackend, publisher: HttpBackend, monitor: HealthMonitor) -> None:
         front = self._front(view, publisher, monitor)
-        http = self._http = self._doors.open_http(front)
+        http = self._http = self._listeners.open_http(front)
         if http is None:
             return
         self.http_port = http.port
-        self._life.spawn(http.serve(), "http front")
+        self._lifecycle.spawn(http.serve(), "http front")
         await http.wait_started()
         if self._other_front is not None and isinstance(http, HttpServer):
             self._other_front.open(self.gateway_id, front.answer_admitted, http)
@@ -567,8 +575,8 @@ class Gateway:
         stored, table = True, self._table
         while True:
             if not table.has_unsaved_position():
-                await table.stirred.wait()
-            table.stirred.clear()
+                await table.positions_moved.wait()
+            table.positions_moved.clear()
             await asyncio.sleep(self.settings.cursor_flush_ms / 1000)
             try:
                 await self.flush()
@@ -602,11 +610,11 @@ class Gateway:
             if lost is not None:
                 stream.end(lost)
 
-    async def _sweep_for_ever(self, life: SessionManager, watch: LogLossDetector) -> None:
+    async def _sweep_for_ever(self, manager: SessionManager, watch: LogLossDetector) -> None:
         while True:
             await asyncio.sleep(aligned_s(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE))
             try:
-                await self._sweep(life, watch)
+                await self._sweep(manager, watch)
                 self._sessions_full = False
             except LogBehind:
                 raise
@@ -614,13 +622,13 @@ class Gateway:
                 self._sessions_full = isinstance(error, SessionStoreFull)
                 log.warning("sweep not finished", error=str(error))
 
-    async def _sweep(self, life: SessionManager, watch: LogLossDetector) -> None:
+    async def _sweep(self, manager: SessionManager, watch: LogLossDetector) -> None:
         """Raises LogBehind, GatewayError, BusError."""
         await watch.check()
         if not await self.sessions.filled():
             await rebuild(self._bus, self._topics, self.sessions, self._clock, self._chance)
-        await self._tell_loss(watch)
-        for rm_id in await life.sweep(self._table):
+        await self._send_loss(watch)
+        for rm_id in await manager.sweep(self._table):
             self._finish_forgetting(rm_id)
         await watch.store_mark()
 
@@ -647,7 +655,7 @@ class Gateway:
             serving = await self.is_ready()
             failures = 0 if serving else failures + 1
             await self._set_health(serving=serving)
-            if not self._life.stopping:
+            if not self._lifecycle.stopping:
                 await monitor.compute()
 
     async def _watch_files(self) -> None:

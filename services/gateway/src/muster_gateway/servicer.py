@@ -67,7 +67,7 @@ class StreamCalls:
         if self._limits is not None:
             self._limits.add_silent(stream, caller_of(context))
         try:
-            self._check_place()
+            self._check_stream_limit()
             stream.end(await stream.run())
         except asyncio.CancelledError:
             metrics.streams_ended.labels(name, "CANCELLED" if stream.reason is None else stream.reason.code.name).inc()
@@ -101,7 +101,7 @@ class StreamCalls:
             stream.end(GatewayStopping())
         await asyncio.gather(*(stream.wait_finished(_STOP_WAIT_S) for stream in list(self._calls)))
 
-    def _check_place(self) -> None:
+    def _check_stream_limit(self) -> None:
         if self.stopping:
             raise GatewayStopping
         limit = self._max_streams
@@ -124,7 +124,7 @@ class SchedulerServicer:
     """The four methods of SI."""
 
     def __init__(self, parts: StreamDependencies, registrar: RegistrationService, calls: StreamCalls) -> None:
-        self._parts, self._registrar, self._calls = parts, registrar, calls
+        self._dependencies, self._registrar, self._calls = parts, registrar, calls
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Returns generic handlers without serialisers: messages stay bytes."""
@@ -151,7 +151,7 @@ class SchedulerServicer:
 
     def _stream_handler(self, kind: StreamKind) -> Callable[[Any, Any], Awaitable[None]]:
         async def handle(_requests: Any, context: Any) -> None:
-            await self._calls.serve(RmStream(self._parts, kind, context), context)
+            await self._calls.serve(RmStream(self._dependencies, kind, context), context)
 
         return handle
 

@@ -3,7 +3,7 @@
 A step is one compare-and-set. So exactly one of several gateways takes it, and that gateway writes the note. If the
 gateway dies in between, or the log is unreachable, the session's ``announced`` tells the next sweep that the note is
 owed. Notes are states, not changes: a repeated note does no harm. The end of a callback stream is noted in the same
-way: ``callbacks_told`` stays set until that note is durable.
+way: ``callbacks_announced`` stays set until that note is durable.
 
 Any stream keeps an RM running, also the callback stream alone: an RM that answers questions is alive.
 """
@@ -38,7 +38,7 @@ from muster_gateway.stream_kind import StreamKind
 log = structlog.get_logger(__name__)
 
 Announce = Callable[[str, RmLifecycleState, str], Awaitable[None]]
-CallbacksGone = Callable[[str, int], Awaitable[None]]
+SendCallbacksDisconnected = Callable[[str, int], Awaitable[None]]
 Change = Callable[[Session | None], Session | None]
 
 # A failed attempt means that another writer succeeded. So many in a row mean a defect.
@@ -97,21 +97,21 @@ class SessionManager:
     """See the module's docstring.
 
     :param announce: writes a note to si.requests and returns when it is durable. Raises LogDown.
-    :param callbacks_gone: the same for the end of an RM's callback stream, with the seat's present epoch.
+    :param send_callbacks_disconnected: the same for the end of an RM's callback stream, with the seat's present epoch.
     """
 
     def __init__(
         self,
         sessions: SessionStore,
         announce: Announce,
-        callbacks_gone: CallbacksGone,
+        send_callbacks_disconnected: SendCallbacksDisconnected,
         clock: Clock,
         gateway_id: str,
         lease_ttl_s: float,
         pause_timeout_s: float,
     ) -> None:
         self._sessions, self._announce, self._clock, self._gateway_id = sessions, announce, clock, gateway_id
-        self._callbacks_gone = callbacks_gone
+        self._send_callbacks_disconnected = send_callbacks_disconnected
         self._lease_ttl_s, self._pause_timeout_s = lease_ttl_s, pause_timeout_s
         self._began_ns = clock.now_ns()
         self._since_ns: dict[str, tuple[int, int]] = {}  # by RM: when its state began, as stored and as counted here
@@ -132,7 +132,7 @@ class SessionManager:
             fresh = replace(session.without_holders(), registered_at=at, identity=identity)
             return self._step(_compared_by(fresh, at, member), RmLifecycleEvent.REGISTERED)
 
-        await self._tell_gone(await self._change(rm_id, change))
+        await self._send_owed_disconnect(await self._change(rm_id, change))
 
     async def on_configured(self, rm_id: str, at: Cursor, member: GroupMember) -> None:
         """Records an accepted configuration update of an RM in a policy group. The latest one counts."""
@@ -153,14 +153,14 @@ class SessionManager:
             if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
             if session.state is RmLifecycleState.STOPPED:
-                raise RmStopped(rm_id, session.why)
+                raise RmStopped(rm_id, session.state_reason)
             epoch = session.seats[kind].epoch + 1 if kind in session.seats else 1
             seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
             if kind is StreamKind.CALLBACK:
-                seated = replace(seated, callbacks_told=True)
+                seated = replace(seated, callbacks_announced=True)
             return self._step(seated, RmLifecycleEvent.STREAM_OPENED)
 
-        session = await self._known(rm_id, change)
+        session = await self._change_registered(rm_id, change)
         assert session is not None
         cursors = await self._sessions.cursors(rm_id)
         stored = cursors.get(kind, NOWHERE)
@@ -214,27 +214,27 @@ class SessionManager:
 
         after = await self._change(rm_id, change)
         if kind is StreamKind.CALLBACK:
-            await self._tell_gone(after)
+            await self._send_owed_disconnect(after)
 
     async def check_active(self, rm_id: str) -> None:
         """Checks that the RM may send requests beside streams. Raises NotRegistered, RmStopped, SessionStoreDown."""
 
-        def look(session: Session | None) -> None:
+        def require_active(session: Session | None) -> None:
             if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
             if session.state is RmLifecycleState.STOPPED:
-                raise RmStopped(rm_id, session.why)
+                raise RmStopped(rm_id, session.state_reason)
 
-        await self._known(rm_id, look)
+        await self._change_registered(rm_id, require_active)
 
     async def session(self, rm_id: str) -> Session:
         """Returns the session of a registered RM, whatever its state. Raises NotRegistered, SessionStoreDown."""
 
-        def look(session: Session | None) -> None:
+        def check_registered(session: Session | None) -> None:
             if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
 
-        session = await self._known(rm_id, look)
+        session = await self._change_registered(rm_id, check_registered)
         assert session is not None, "looked at"
         return session
 
@@ -259,7 +259,7 @@ class SessionManager:
                 raise NotRegistered(rm_id)
             return self._step(session.without_holders(), RmLifecycleEvent.SHUTDOWN)
 
-        await self._tell_gone(await self._known(rm_id, change))
+        await self._send_owed_disconnect(await self._change_registered(rm_id, change))
 
     # ---- forgetting an RM -------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class SessionManager:
             if session is None or session.state is RmLifecycleState.INIT or session.registered_at.offset >= at.offset:
                 return None
             # The seats' epochs continue, so that late notes about its streams are recognised as late.
-            vacated = replace(session.without_holders(), registered_at=at, forgetting_ns=0, callbacks_told=False)
+            vacated = replace(session.without_holders(), registered_at=at, forgetting_ns=0, callbacks_announced=False)
             step = self._step(vacated, RmLifecycleEvent.FORGOTTEN)
             return replace(step, announced=step.state)
 
@@ -360,9 +360,9 @@ class SessionManager:
         if lost is not None:
             streams.end(rm_id, kind, lost)
         elif session.seats.get(kind, NOBODY) != Seat(self._gateway_id, epoch):
-            await self._sit_again(streams, rm_id, kind, epoch)
+            await self._restore_seat(streams, rm_id, kind, epoch)
 
-    async def _sit_again(self, streams: LocalStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
+    async def _restore_seat(self, streams: LocalStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
         """Restores the seat of a living stream after the store was rebuilt, or counted this gateway as dead."""
 
         def change(session: Session | None) -> Session | None:
@@ -375,7 +375,7 @@ class SessionManager:
                 return None
             seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
             if kind is StreamKind.CALLBACK:  # the log may not have had this yet when the store was filled from it
-                seated = replace(seated, callbacks_told=True)
+                seated = replace(seated, callbacks_announced=True)
             return self._step(seated, RmLifecycleEvent.STREAM_OPENED)
 
         await self._change(rm_id, change)
@@ -400,22 +400,26 @@ class SessionManager:
                 continue
             if streams.epoch_of(session.rm_id, kind) is None:
                 await self.release_seat(session.rm_id, kind, seat.epoch)
-        if session.state is RmLifecycleState.RUNNING and not session.held_by(living) and age_s >= self._lease_ttl_s:
+        if (
+            session.state is RmLifecycleState.RUNNING
+            and not session.has_live_seat(living)
+            and age_s >= self._lease_ttl_s
+        ):
             await self._expire(session, living)
         elif session.state is RmLifecycleState.DISCONNECTED and age_s >= self._pause_timeout_s:
             await self._change(session.rm_id, self._only_if(session, RmLifecycleEvent.PAUSE_TIMEOUT))
         elif session.announced is not session.state and age_s >= self._lease_ttl_s:
-            await self._tell(session)
+            await self._announce_state(session)
         if age_s >= self._lease_ttl_s:
             await self._end_callbacks(session, living)
 
     async def _expire(self, observed: Session, living: frozenset[str]) -> None:
         def change(session: Session | None) -> Session | None:
-            if session is None or session.version != observed.version or session.held_by(living):
+            if session is None or session.version != observed.version or session.has_live_seat(living):
                 return None
             return self._step(session.vacated(*session.seats), RmLifecycleEvent.LEASE_EXPIRED)
 
-        await self._tell_gone(await self._change(observed.rm_id, change))
+        await self._send_owed_disconnect(await self._change(observed.rm_id, change))
 
     async def _end_callbacks(self, observed: Session, living: frozenset[str]) -> None:
         """Ends a callback stream whose gateway died, and notes ends of which the scheduler does not know yet.
@@ -433,7 +437,7 @@ class SessionManager:
 
         after = await self._change(observed.rm_id, change)
         if after is not None and after.seats.get(StreamKind.CALLBACK) == Seat("", seat.epoch + 1):
-            await self._tell_gone(after)
+            await self._send_owed_disconnect(after)
 
     def _only_if(self, observed: Session, event: RmLifecycleEvent) -> Change:
         def change(session: Session | None) -> Session | None:
@@ -449,7 +453,7 @@ class SessionManager:
         state = next_state(session.rm_id, session.state, event)
         if state is session.state and event is not RmLifecycleEvent.REGISTERED:
             return session
-        return replace(session, state=state, since_ns=self._clock.now_ns(), why=event.value)
+        return replace(session, state=state, since_ns=self._clock.now_ns(), state_reason=event.value)
 
     async def _change(self, rm_id: str, change: Change) -> Session | None:
         """Applies ``change`` to the present session; None from ``change`` leaves it unchanged. Returns the stored
@@ -464,13 +468,13 @@ class SessionManager:
                 stored = replace(after, version=after.version + 1)
                 if before is None or before.state is not stored.state:
                     metrics.transitions.labels(stored.state.name.lower()).inc()
-                    log.info("rm life", rm_id=rm_id, state=stored.state.name, why=stored.why)
+                    log.info("rm life", rm_id=rm_id, state=stored.state.name, why=stored.state_reason)
                 if stored.state is not stored.announced:
-                    await self._tell(stored)
+                    await self._announce_state(stored)
                 return stored
         raise SessionStoreDown(f"the session of rmID {quote(rm_id)} changed too often to take a step: try again")
 
-    async def _known(self, rm_id: str, change: Change) -> Session | None:
+    async def _change_registered(self, rm_id: str, change: Change) -> Session | None:
         """Does the same as ``_change``, but raises SessionStoreDown instead of NotRegistered if the store has lost its
         content.
 
@@ -492,10 +496,10 @@ class SessionManager:
         has_registered = session is not None and session.state is not RmLifecycleState.INIT
         return bool(fill) and not has_registered and await self._sessions.filled() == fill
 
-    async def _tell(self, session: Session) -> None:
+    async def _announce_state(self, session: Session) -> None:
         """Sends the state to the scheduler until the note and the session agree."""
         for _ in range(_MAX_ATTEMPTS):
-            await self._announce(session.rm_id, session.state, session.why)
+            await self._announce(session.rm_id, session.state, session.state_reason)
             current = await self._sessions.get(session.rm_id)
             if current is None:
                 return
@@ -505,23 +509,23 @@ class SessionManager:
             # Another step was taken. Its note may precede this one, so it is written again.
             session = current
 
-    async def _tell_gone(self, session: Session | None) -> None:
+    async def _send_owed_disconnect(self, session: Session | None) -> None:
         """Sends an owed note that the callback stream is gone. If the log is unreachable, the note stays owed."""
         if session is None or not session.callbacks_owed:
             return
         epoch = session.seats.get(StreamKind.CALLBACK, NOBODY).epoch
         try:
-            await self._callbacks_gone(session.rm_id, epoch)
+            await self._send_callbacks_disconnected(session.rm_id, epoch)
         except LogDown as error:
             log.warning("end of a callback stream is owed", rm_id=session.rm_id, error=str(error))
             return
 
-        def told(current: Session | None) -> Session | None:
+        def clear_owed(current: Session | None) -> Session | None:
             if current is None or current.seats.get(StreamKind.CALLBACK, NOBODY) != Seat("", epoch):
                 return None
-            return replace(current, callbacks_told=False)
+            return replace(current, callbacks_announced=False)
 
-        await self._change(session.rm_id, told)
+        await self._change(session.rm_id, clear_owed)
 
 
 def seat_loss_error(session: Session, seat: HeldSeat) -> GatewayError | None:
@@ -531,7 +535,7 @@ def seat_loss_error(session: Session, seat: HeldSeat) -> GatewayError | None:
     """
     rm_id, kind, epoch, registered_at = seat
     if session.state is RmLifecycleState.STOPPED:
-        return RmStopped(rm_id, session.why)
+        return RmStopped(rm_id, session.state_reason)
     if session.state is RmLifecycleState.INIT:
         return NotRegistered(rm_id)
     if session.seats.get(kind, NOBODY).epoch <= epoch:

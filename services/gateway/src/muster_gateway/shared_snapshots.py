@@ -12,7 +12,7 @@ from muster_bus.clock import Clock
 from muster_gateway.errors import GatewayStopping
 from muster_gateway.metrics_codec import MetricsQuery
 
-Take = Callable[[MetricsQuery], Awaitable[bytes]]
+FetchSnapshot = Callable[[MetricsQuery], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class CachedSnapshot:
     :param began_s: start of the snapshot, by the monotonic clock; it shows the state of that moment or a little later.
     """
 
-    made: bytes
+    payload: bytes
     began_s: float
     took_s: float
 
@@ -32,18 +32,18 @@ class _WatchedQuery:
     """A query with watchers."""
 
     watchers: int = 0
-    taken: CachedSnapshot | None = None
-    taking: asyncio.Task[CachedSnapshot] | None = None
+    snapshot: CachedSnapshot | None = None
+    pending: asyncio.Task[CachedSnapshot] | None = None
 
 
 class SharedSnapshots:
     """See the module's docstring.
 
-    :param take: takes a snapshot; all waiting callers get its exceptions.
+    :param fetch_snapshot: takes a snapshot; all waiting callers get its exceptions.
     """
 
-    def __init__(self, take: Take, clock: Clock) -> None:
-        self._take, self._clock = take, clock
+    def __init__(self, fetch_snapshot: FetchSnapshot, clock: Clock) -> None:
+        self._fetch_snapshot, self._clock = fetch_snapshot, clock
         self._watched: dict[MetricsQuery, _WatchedQuery] = {}
         self._closed = False
 
@@ -58,37 +58,37 @@ class SharedSnapshots:
             watched.watchers -= 1
             if not watched.watchers:
                 del self._watched[query]
-                if watched.taking is not None:
-                    watched.taking.cancel()
+                if watched.pending is not None:
+                    watched.pending.cancel()
 
     async def get(self, query: MetricsQuery, not_before_s: float) -> CachedSnapshot:
         """Returns a snapshot that began at ``not_before_s`` or later, or one that is being taken now."""
         watched = self._watched[query]
-        if watched.taken is not None and watched.taken.began_s >= not_before_s:
-            return watched.taken
-        if watched.taking is None:
-            watched.taking = asyncio.create_task(self._taken(watched, query), name="metrics snapshot")
-        taking = watched.taking
+        if watched.snapshot is not None and watched.snapshot.began_s >= not_before_s:
+            return watched.snapshot
+        if watched.pending is None:
+            watched.pending = asyncio.create_task(self._fetch(watched, query), name="metrics snapshot")
+        pending = watched.pending
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(pending)
         except asyncio.CancelledError:
-            if self._closed and taking.cancelled():
+            if self._closed and pending.cancelled():
                 raise GatewayStopping from None
             raise
 
     async def close(self) -> None:
         """Cancels the running snapshots. Their waiting callers get GatewayStopping."""
         self._closed = True
-        tasks = [watched.taking for watched in self._watched.values() if watched.taking is not None]
+        tasks = [watched.pending for watched in self._watched.values() if watched.pending is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _taken(self, watched: _WatchedQuery, query: MetricsQuery) -> CachedSnapshot:
+    async def _fetch(self, watched: _WatchedQuery, query: MetricsQuery) -> CachedSnapshot:
         began_s = self._clock.monotonic()
         try:
-            snapshot = await self._take(query)
-            watched.taken = CachedSnapshot(snapshot, began_s, self._clock.monotonic() - began_s)
-            return watched.taken
+            snapshot = await self._fetch_snapshot(query)
+            watched.snapshot = CachedSnapshot(snapshot, began_s, self._clock.monotonic() - began_s)
+            return watched.snapshot
         finally:
-            watched.taking = None
+            watched.pending = None

@@ -52,7 +52,7 @@ class StateDump:
         own = asyncio.create_task(self._ask_rm(), name="dump of the rm") if self._ask_rm is not None else None
         try:
             gathered = bytearray()
-            async for part in self._parts(own):
+            async for part in self._chunks(own):
                 gathered += part
                 while len(gathered) >= PIECE_BYTES:
                     yield bytes(gathered[:PIECE_BYTES])
@@ -64,7 +64,7 @@ class StateDump:
                 own.cancel()
                 await asyncio.wait({own})
 
-    async def _parts(self, own: asyncio.Task[CommandAnswer] | None) -> AsyncIterator[bytes]:
+    async def _chunks(self, own: asyncio.Task[CommandAnswer] | None) -> AsyncIterator[bytes]:
         # 1. small parts
         partitions = await self._json("partitions")
         names: list[str] = [partition["name"] for partition in partitions]

@@ -98,7 +98,7 @@ class StreamDependencies:
     writer: LogWriter
     codec: RequestCodec
     sessions: SessionStore
-    life: SessionManager
+    session_manager: SessionManager
     tails: list[ResponseTail]
     event_tails: list[EventTail]
     catch_up: CatchUp
@@ -107,20 +107,20 @@ class StreamDependencies:
     quotas: CallerQuotas
     rates: RateLimiter
     accounts: Accounts
-    turns: StepTurns
+    step_runner: StepTurns
 
 
 class StreamTable:
     """The streams of this gateway that have a seat.
 
-    :ivar stirred: set when the delivered position of a stream may have moved.
+    :ivar positions_moved: set when the delivered position of a stream may have moved.
     """
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, StreamKind], RmStream] = {}
-        self.stirred = asyncio.Event()
+        self.positions_moved = asyncio.Event()
         # Streams that take a seat now: for a moment they are in the store, but not yet in the table.
-        self._sitting_down: Counter[tuple[str, StreamKind]] = Counter()
+        self._acquiring_seats: Counter[tuple[str, StreamKind]] = Counter()
 
     def get(self, rm_id: str, kind: StreamKind) -> RmStream | None:
         return self._streams.get((rm_id, kind))
@@ -140,7 +140,7 @@ class StreamTable:
         return list(self._streams.values())
 
     def has_unsaved_position(self) -> bool:
-        """Tells whether there is a position to store, or may soon be one that sets no ``stirred``."""
+        """Tells whether there is a position to store, or may soon be one that sets no ``positions_moved``."""
         return any(stream.has_unsaved_position for stream in self._streams.values())
 
     def of_rm(self, rm_id: str) -> list[RmStream]:
@@ -149,18 +149,18 @@ class StreamTable:
     @contextlib.contextmanager
     def acquiring_seat(self, rm_id: str, kind: StreamKind) -> Iterator[None]:
         """Marks the time in which a stream takes a seat."""
-        self._sitting_down[rm_id, kind] += 1
+        self._acquiring_seats[rm_id, kind] += 1
         try:
             yield
         finally:
-            self._sitting_down[rm_id, kind] -= 1
-            if not self._sitting_down[rm_id, kind]:
-                del self._sitting_down[rm_id, kind]
+            self._acquiring_seats[rm_id, kind] -= 1
+            if not self._acquiring_seats[rm_id, kind]:
+                del self._acquiring_seats[rm_id, kind]
 
     # ---- the interface for a sweep ----------------------------------------------------------------------------------
 
     def is_acquiring_seat(self, rm_id: str, kind: StreamKind) -> bool:
-        return (rm_id, kind) in self._sitting_down
+        return (rm_id, kind) in self._acquiring_seats
 
     def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
         stream = self.get(rm_id, kind)
@@ -183,7 +183,7 @@ class RmStream:
     """See the module's docstring. Used once: ``run``, then ``finish``, which may outlive the handler."""
 
     def __init__(self, parts: StreamDependencies, kind: StreamKind, context: StreamContext) -> None:
-        self._parts, self.kind, self._context = parts, kind, context
+        self._dependencies, self.kind, self._context = parts, kind, context
         self._caller = current()
         self.rm_id = ""
         self.epoch = 0
@@ -195,14 +195,14 @@ class RmStream:
         self._last_cursor: Cursor | None = None
         self._resumes = False  # the client names its place
         self._tail: ResponseTail | None = None
-        self._said_open = False
+        self._headers_sent = False
         self._ending: Ending[GatewayError] = Ending(f"a stream of kind {kind.name}")
         self._cut_off = False  # a write found that the call had ended
         # Set when the RM is about to leave: the reason for the end, whichever task notices first that the seat is lost.
         self._leaving: GatewayError | None = None
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
-        self._room = asyncio.Event()
+        self._capacity_freed = asyncio.Event()
         self._answers: deque[bytes] = deque()
         self._inflight_bytes = 0
         self._undecided = UndecidedRequests(parts.settings)
@@ -224,10 +224,10 @@ class RmStream:
         if metadata.get(SHUTDOWN_METADATA) == "true":
             return await self._shut_down()
         # 2. the seat
-        await self._sit(resume_after)
-        await self._say_open()
+        await self._acquire_seat(resume_after)
+        await self._send_headers()
         await self._seated()
-        await self._parts.quotas.on_stream_opened(self.rm_id, self._caller.identity)
+        await self._dependencies.quotas.on_stream_opened(self.rm_id, self._caller.identity)
         # 3. both directions
         self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
         self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
@@ -239,7 +239,7 @@ class RmStream:
         """Ends the stream. The first reason counts."""
         self._ending.by(self._leaving or error)
         self._wake.set()
-        self._room.set()
+        self._capacity_freed.set()
 
     @property
     def reason(self) -> GatewayError | None:
@@ -266,10 +266,10 @@ class RmStream:
         if self.reason is None:
             self.end(StreamEnded("the call is over"))
         try:
-            await self._stop_beside()
+            await self._stop_background_tasks()
             await self._stop_writing()
             if broke_off and self._feed is not None:
-                self._last_cursor = self._feed.safe_cursor(self._parts.settings.resend_window_s)
+                self._last_cursor = self._feed.safe_cursor(self._dependencies.settings.resend_window_s)
             if self._feed is not None and self._tail is not None:
                 self._tail.detach(self._feed)
             if self.epoch:
@@ -277,7 +277,7 @@ class RmStream:
         except GatewayError as error:
             log.warning("stream left no trace", rm_id=self.rm_id, kind=self.kind.name, error=str(error))
         finally:
-            self._parts.table.remove(self)
+            self._dependencies.table.remove(self)
             self._finished.set()
             # Freed with its last user, without a collection of garbage: where an error was raised, it is a variable.
             self._reading = self._writing = None
@@ -315,9 +315,9 @@ class RmStream:
             return self._last_cursor
         if self._resumes or self.kind is StreamKind.CALLBACK:
             return feed.delivered
-        return feed.safe_cursor(self._parts.settings.resend_window_s)
+        return feed.safe_cursor(self._dependencies.settings.resend_window_s)
 
-    async def _stop_beside(self) -> None:
+    async def _stop_background_tasks(self) -> None:
         """Ends the tasks beside reading and writing. Never raises."""
 
     async def _stop_writing(self) -> None:
@@ -334,22 +334,22 @@ class RmStream:
             await asyncio.wait({self.storing})
         move = self.unsaved_position()
         if move is not None:
-            await self._parts.sessions.advance([move])
+            await self._dependencies.sessions.advance([move])
         # If superseded, another stream has the seat or is about to take it; the RM was never away.
         if not isinstance(self.reason, Superseded):
-            await self._parts.life.release_seat(self.rm_id, self.kind, self.epoch)
+            await self._dependencies.session_manager.release_seat(self.rm_id, self.kind, self.epoch)
 
     # ---- taking the seat ------------------------------------------------------------------------------------------
 
     async def _bind(self, rm_id: str | None) -> bytes | None:
         """Finds the stream's RM. Returns the first message if it was needed for that."""
-        limits = self._parts.settings.limits
+        limits = self._dependencies.settings.limits
         if rm_id is not None:
             check_rm_id(rm_id, limits)
             self.rm_id = rm_id
             return None
-        await self._say_open()  # a client that waits for the headers before it writes would wait for ever
-        timeout_s = self._parts.settings.calls.first_message_timeout_s
+        await self._send_headers()  # a client that waits for the headers before it writes would wait for ever
+        timeout_s = self._dependencies.settings.calls.first_message_timeout_s
         try:
             first = await self._first_message(timeout_s)
         except TimeoutError:
@@ -382,7 +382,7 @@ class RmStream:
         try:
             waiting = partial(asyncio.wait, {reading, ending}, timeout=timeout_s)
             while not (await waiting(return_when=asyncio.FIRST_COMPLETED))[0]:
-                if not self._parts.table.has_connection(self._context.peer()):
+                if not self._dependencies.table.has_connection(self._context.peer()):
                     raise TimeoutError
             if self.reason is not None:
                 raise self.reason
@@ -391,27 +391,27 @@ class RmStream:
             for task in (reading, ending):
                 task.cancel()
 
-    async def _say_open(self) -> None:
+    async def _send_headers(self) -> None:
         """Sends the call's headers, once. From them a client knows that the stream is open.
 
         Without this, gRPC would send them with the first response, which may come much later. A stream that names its
         RM in the metadata gets them when it has its seat.
         """
-        if self._said_open:
+        if self._headers_sent:
             return
-        self._said_open = True
+        self._headers_sent = True
         try:
             await self._context.send_initial_metadata(())
         except grpc.aio.InternalError as error:  # the client has left
             raise StreamEnded("the call is over") from error
 
-    async def _sit(self, resume_after: int | None) -> None:
-        parts = self._parts
+    async def _acquire_seat(self, resume_after: int | None) -> None:
+        parts = self._dependencies
         # 1. an older stream of this gateway ends first, so that its last position is stored before this one reads it
         await self._replace(parts.table.get(self.rm_id, self.kind))
         # 2. the seat; the epoch tells whether a stream that came in between is older or newer
         with parts.table.acquiring_seat(self.rm_id, self.kind):
-            taken = await parts.life.acquire_seat(self.rm_id, self.kind)
+            taken = await parts.session_manager.acquire_seat(self.rm_id, self.kind)
             self.epoch, self.stored, self._registered_at = taken.epoch, taken.stored, taken.registered_at
             between = parts.table.get(self.rm_id, self.kind)
             if between is not None and between.epoch > self.epoch:
@@ -422,7 +422,7 @@ class RmStream:
         registered_at = taken.registered_at
         if registered_at == NOWHERE:
             registered_at = await parts.starting_point.registration(self.rm_id)
-            await parts.life.store_registration_position(self.rm_id, registered_at)
+            await parts.session_manager.store_registration_position(self.rm_id, registered_at)
             self._registered_at = registered_at
         start, skip = await self._find_start(registered_at, taken, resume_after)
         settings = parts.settings
@@ -439,12 +439,12 @@ class RmStream:
             parts.clock.monotonic,
             self._tail.positions,
         )
-        parts.table.stirred.set()
+        parts.table.positions_moved.set()
 
     async def _find_start(
         self, registered_at: Cursor, taken: SeatGrant, resume_after: int | None
     ) -> tuple[Cursor, int]:
-        return await self._parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
+        return await self._dependencies.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
 
     async def _seated(self) -> None:
         """Called when the stream has its seat and its place in the log, before anything is read or written."""
@@ -456,31 +456,31 @@ class RmStream:
 
     async def _shut_down(self) -> GatewayError:
         leaving = RmShutDown("the RM shut down")
-        streams = self._parts.table.of_rm(self.rm_id)
+        streams = self._dependencies.table.of_rm(self.rm_id)
         for stream in streams:
             stream._leaving = leaving
         try:
-            await self._parts.life.shut_down(self.rm_id)
+            await self._dependencies.session_manager.shut_down(self.rm_id)
         except GatewayError:
             for stream in streams:
                 stream._leaving = None
             raise
-        for stream in self._parts.table.of_rm(self.rm_id):
+        for stream in self._dependencies.table.of_rm(self.rm_id):
             stream.end(leaving)
         return leaving
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
     async def _read_requests(self, first: bytes | None) -> None:
-        pace = self._parts.rates.pacer_for(self._caller, self.rm_id)
+        pace = self._dependencies.rates.pacer_for(self._caller, self.rm_id)
         try:
-            with self._parts.accounts.stream(self._context.peer()) as account:
+            with self._dependencies.accounts.stream(self._context.peer()) as account:
                 raw = first if first is not None else await self._context.read()
                 while raw is not grpc.aio.EOF and self.reason is None:
                     account.message(len(raw))
                     if (wait_s := pace.consume(len(raw))) > 0:
                         await self._rest(wait_s)
-                    await self._take(raw)
+                    await self._handle_message(raw)
                     raw = await self._context.read()
         except GatewayError as error:
             self.end(error)
@@ -496,13 +496,13 @@ class RmStream:
             async with asyncio.timeout(wait_s):
                 await self._ending.wait()
 
-    async def _take(self, raw: bytes) -> None:
-        parts, kind = self._parts, self.kind
+    async def _handle_message(self, raw: bytes) -> None:
+        parts, kind = self._dependencies, self.kind
         # 1. admission, in turns with other streams
         admitted = await self._in_turns(admission_steps(kind, raw, self.rm_id, self._record_limits()))
         count_request(kind, admitted.items, admitted.rejected)
         for answer in admitted.answers:
-            await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
+            await self._wait_for_capacity(lambda: len(self._answers) < parts.settings.waiting_answers)
             self._answers.append(answer)
             self._wake.set()
         # 2. the log, as soon as it has room
@@ -510,16 +510,16 @@ class RmStream:
             self._numbers.begin(len(admitted.payloads))
         for payload in admitted.payloads:
             if self._inflight_bytes:
-                await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
+                await self._wait_for_capacity(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
             await self._wait_for_decisions()
             await self._append(payload, admitted.items / len(admitted.payloads))
 
     async def _in_turns(self, steps: Generator[None, None, T]) -> T:
         """Runs steps in turn with other callers'. (A stream that has not named its RM yet is one by its host.)"""
-        return await self._parts.turns.run(self.rm_id or host_of_peer(self._context.peer()), steps)
+        return await self._dependencies.step_runner.run(self.rm_id or host_of_peer(self._context.peer()), steps)
 
     async def _append(self, payload: bytes, items: float = 1) -> None:
-        parts = self._parts
+        parts = self._dependencies
         try:
             await parts.writer.wait_writable()
             record = self._record(payload)
@@ -536,12 +536,12 @@ class RmStream:
 
     def _record(self, payload: bytes) -> OutRecord:
         sent = self._numbers.next() if self._numbers is not None else None
-        now_ns = self._parts.clock.now_ns()
-        return self._parts.codec.request(self.rm_id, self._partition, self.kind, payload, now_ns, sent)
+        now_ns = self._dependencies.clock.now_ns()
+        return self._dependencies.codec.request(self.rm_id, self._partition, self.kind, payload, now_ns, sent)
 
     def _appended(self, size: int, taken: asyncio.Future[int]) -> None:
         self._inflight_bytes -= size
-        self._room.set()
+        self._capacity_freed.set()
         if taken.cancelled():
             self.end(LogDown("the log did not take a request: send unanswered items again"))
         elif (error := taken.exception()) is not None:
@@ -556,7 +556,7 @@ class RmStream:
         assert feed is not None
         tail.active.record(feed.key)
         while self.reason is None and self._undecided.is_full(tail.report, *self._neighbours()):
-            tail.held_back.record(feed.key)
+            tail.throttled.record(feed.key)
             if not await tail.wait_decided():
                 self._undecided.forget()
                 break
@@ -566,7 +566,7 @@ class RmStream:
     def _record_limits(self) -> AdmissionLimits:
         """Returns the limits of the next message, with the present size of records."""
         if self._tail is None:
-            return self._parts.settings.limits
+            return self._dependencies.settings.limits
         return self._undecided.record_limits(self._tail.report, *self._neighbours())
 
     def _neighbours(self) -> tuple[int, int]:
@@ -574,12 +574,12 @@ class RmStream:
         tail, feed = self._tail, self._feed
         assert tail is not None
         assert feed is not None
-        return tail.active.other_count(feed.key), 1 + tail.held_back.other_count(feed.key)
+        return tail.active.other_count(feed.key), 1 + tail.throttled.other_count(feed.key)
 
-    async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
-        while not has_room() and self.reason is None:
-            self._room.clear()
-            await self._room.wait()
+    async def _wait_for_capacity(self, has_capacity: Callable[[], bool]) -> None:
+        while not has_capacity() and self.reason is None:
+            self._capacity_freed.clear()
+            await self._capacity_freed.wait()
         if self.reason is not None:
             raise self.reason
 
@@ -599,7 +599,7 @@ class RmStream:
                     raise self._feed.error
                 # 2. missed responses
                 if not self._feed.attached:
-                    await self._parts.catch_up.run(self._feed, self._tail, self._write_due)
+                    await self._dependencies.catch_up.run(self._feed, self._tail, self._write_due)
                 # 3. new responses
                 elif not self._feed.has_due and not self._answers:
                     await self._wake.wait()
@@ -636,7 +636,7 @@ class RmStream:
     async def _write_answers(self) -> None:
         while self._answers:
             await self._context.write(self._answers.popleft())
-            self._room.set()
+            self._capacity_freed.set()
             _RESPONSES[self.kind].inc()
 
 

@@ -12,7 +12,7 @@ from muster_runtime.elapsed import elapsed_s
 T = TypeVar("T")
 
 # A go ends with the step that is under way after so long.
-_GO_S = 0.0005
+_SLICE_S = 0.0005
 # A go comes in one of so many passes: an ask of another RM needs a dozen. A pass without other work costs nothing.
 _PASSES = 3
 # An RM without a request and without a response for one to two of these times is not active.
@@ -49,8 +49,8 @@ class StepTurns:
                     for _ in range(_PASSES):
                         await asyncio.sleep(0)
                 else:
-                    await self._turn(caller)
-                ends_s = self._now_s() + _GO_S
+                    await self._wait_in_line(caller)
+                ends_s = self._now_s() + _SLICE_S
                 while True:
                     next(steps)
                     if self._now_s() >= ends_s:
@@ -61,7 +61,7 @@ class StepTurns:
         finally:
             self._running -= 1
 
-    async def _turn(self, caller: str) -> None:
+    async def _wait_in_line(self, caller: str) -> None:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
         self._lines.setdefault(caller, deque()).append(waiting)

@@ -18,7 +18,7 @@ _FIRST_COST = 2.5
 # Of each report, this part of the difference counts.
 _ADOPTED = 0.25
 # A transaction of fewer bytes costs more than its requests, and one of which the stream has a smaller part says little.
-_LEAST_BYTES, _LEAST_PART = 1024, 0.25
+_MIN_BYTES, _MIN_SHARE = 1024, 0.25
 # So many records of a stream hold its work: the scheduler has the next one when it reports one.
 _RECORDS = 2
 # A commit that takes longer is not waited for with more work ready.
@@ -39,20 +39,20 @@ class UndecidedRequests:
         self.cost = _FIRST_COST
         self._items = 0.0
         self._bytes = 0
-        self._unplaced: deque[tuple[float, int]] = deque()  # without an offset yet
-        self._placed: deque[tuple[int, float, int]] = deque()  # by offset
+        self._without_offset: deque[tuple[float, int]] = deque()  # without an offset yet
+        self._with_offset: deque[tuple[int, float, int]] = deque()  # by offset
 
     def add(self, items: float, size: int) -> None:
         """Adds a request that goes to the log, with the size of its record."""
         items += size / _ITEM_BYTES
-        self._unplaced.append((items, size))
+        self._without_offset.append((items, size))
         self._items += items
         self._bytes += size
 
     def appended(self, offset: int, report: DecidedReport) -> None:
         """The log has the first request without an offset."""
-        if self._unplaced:
-            self._placed.append((offset, *self._unplaced.popleft()))
+        if self._without_offset:
+            self._with_offset.append((offset, *self._without_offset.popleft()))
         if report.decided:
             self.after(report)
         else:
@@ -60,7 +60,7 @@ class UndecidedRequests:
 
     def after(self, report: DecidedReport) -> float:
         """Returns the items that are not decided. Learns from the report what requests cost."""
-        placed, own = self._placed, 0
+        placed, own = self._with_offset, 0
         if not placed:
             return self._items
         while placed and placed[0][0] < report.decided:
@@ -68,9 +68,9 @@ class UndecidedRequests:
             self._items -= items
             self._bytes -= size
             own += size
-        if not placed and not self._unplaced:
+        if not placed and not self._without_offset:
             self._items = 0.0  # (sums of fractions leave a rest)
-        if own >= _LEAST_PART * report.work_bytes and report.work_bytes >= _LEAST_BYTES:
+        if own >= _MIN_SHARE * report.work_bytes and report.work_bytes >= _MIN_BYTES:
             self.cost += _ADOPTED * (report.work_us / report.work_bytes - self.cost)
         return self._items
 
@@ -83,7 +83,7 @@ class UndecidedRequests:
         items, settings = self.after(report), self._settings
         if not others:
             return items >= settings.undecided_items
-        if not self._placed and not self._unplaced:
+        if not self._with_offset and not self._without_offset:
             return False
         if items >= settings.undecided_items_shared / held_back:
             return True
@@ -104,10 +104,10 @@ class UndecidedRequests:
 
     def forget(self) -> None:
         """Forgets the requests that the log has: the gateway does not learn when they are decided."""
-        for _, items, size in self._placed:
+        for _, items, size in self._with_offset:
             self._items -= items
             self._bytes -= size
-        self._placed.clear()
+        self._with_offset.clear()
 
     def _work_us(self, report: DecidedReport) -> float:
         """Returns the limit of all RMs that are held back. What is decided during a commit is ready beside it."""

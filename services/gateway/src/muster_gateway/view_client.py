@@ -235,7 +235,7 @@ class _ViewCall:
     def __init__(self, target: HttpBackend, scope: dict[str, Any]) -> None:
         self._messages: asyncio.Queue[MutableMapping[str, Any] | None] = asyncio.Queue(_AHEAD)
         self._ended = asyncio.Event()
-        self._asked = False
+        self._has_asked = False
         self._finished = False
         self._task = asyncio.create_task(self._run(target, scope), name=f"view {scope['path']}")
 
@@ -274,8 +274,8 @@ class _ViewCall:
         await self._messages.put(None)
 
     async def _receive(self) -> MutableMapping[str, Any]:
-        if not self._asked:
-            self._asked = True
+        if not self._has_asked:
+            self._has_asked = True
             return {"type": "http.request", "body": b"", "more_body": False}
         await self._ended.wait()
         return {"type": "http.disconnect"}

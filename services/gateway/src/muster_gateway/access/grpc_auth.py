@@ -44,7 +44,7 @@ from muster_gateway.stream_fairness import StepTurns
 log = structlog.get_logger(__name__)
 
 # Limits the log messages about refusals. A client that keeps trying would fill the log.
-_REFUSED_TOLD_S = 1.0
+_REFUSAL_LOG_INTERVAL_S = 1.0
 # The others are many parties with one name.
 _OF_ONE_PARTY = frozenset({Proof.TOKEN, Proof.CERTIFICATE, Proof.JWT})
 
@@ -63,7 +63,7 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
     :param rates: of identities; None: no limits.
     :param audit: takes the entries; None: nothing is audited.
     :param limits: of an identity's open calls; None: no limits.
-    :param turns: those of the gateway's large messages.
+    :param step_runner: those of the gateway's large messages.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
         rates: RateLimiter | None = None,
         audit: AuditWriter | None = None,
         limits: CallLimits | None = None,
-        turns: StepTurns | None = None,
+        step_runner: StepTurns | None = None,
     ) -> None:
-        self._turns = turns if turns is not None else StepTurns()
+        self._step_runner = step_runner if step_runner is not None else StepTurns()
         self._doorman, self._calls, self._rates, self._audit = doorman, calls, rates, audit
         self._limits = limits
         self._methods = by_path(METHODS) if methods is None else methods
-        self._refusals = LogThrottle(_REFUSED_TOLD_S)
+        self._refusals = LogThrottle(_REFUSAL_LOG_INTERVAL_S)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Returns the method's handler, behind the checks. (The library's interface.)"""
@@ -185,14 +185,14 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
         if len(request) > REQUEST_BYTES_MAX and not may_be_large(method.path):
             error = OverLimit(f"request: {len(request)} bytes, expected at most {REQUEST_BYTES_MAX}")
             await context.abort(error.code, str(error))
-        return await self._turns.run(host_of_peer(context.peer()), rm_steps(method.path, request))
+        return await self._step_runner.run(host_of_peer(context.peer()), rm_steps(method.path, request))
 
     async def _admit(self, method: Method, request: Any, rm_id: str, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
         peer: str = context.peer()
         credentials: PresentedCredentials | None = None
         try:
-            credentials = self._doorman.asked_grpc(method.path, context)
+            credentials = self._doorman.grpc_credentials(method.path, context)
             caller = await self._doorman.authorize(credentials, method.right, rm_id)
         except (Unauthenticated, PermissionDenied) as refused:
             metrics.grpc_refused.labels(refused.reason).inc()

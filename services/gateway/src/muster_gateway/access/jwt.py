@@ -80,7 +80,7 @@ class JwtVerifier:
             self.file = ReloadingValue("gateway.jwt.jwks_file", [settings.jwks_file], self._read_file)
         self._fetched: Keys = {}
         self._fetched_s = float("-inf")
-        self._asked_s = float("-inf")
+        self._last_fetch_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
         self._problem = ""
         self._remembered: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
@@ -113,9 +113,9 @@ class JwtVerifier:
         if self._settings.jwks_url == "":
             return False
         if self._fetching is None:
-            if self._monotonic() - self._asked_s < self._settings.refresh_min_s:
+            if self._monotonic() - self._last_fetch_s < self._settings.refresh_min_s:
                 return False
-            self._asked_s = self._monotonic()
+            self._last_fetch_s = self._monotonic()
             self._fetching = asyncio.create_task(self._fetch(), name="jwks")
         fetching = self._fetching
         await asyncio.shield(fetching)

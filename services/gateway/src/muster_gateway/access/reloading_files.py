@@ -28,28 +28,28 @@ class ReloadingValue(Generic[T]):
     """
 
     def __init__(self, subject: str, files: Iterable[Path], read: Callable[[], T]) -> None:
-        self._what, self._files, self._read = subject, tuple(files), read
-        self._state = self._look()
+        self._subject, self._files, self._read = subject, tuple(files), read
+        self._state = self._file_states()
         self.value = read()
         self.problem = ""
 
     def refresh(self) -> bool:
         """Reads the files again if one has changed. Returns whether the value is another one. Never raises."""
-        state = self._look()
+        state = self._file_states()
         if state == self._state:
             return False
         self._state = state
         try:
             self.value = self._read()
         except InvalidGatewaySettings as error:
-            self.problem = f"{self._what}: {error}; what was read before stays in force"
-            log.warning("change not taken", what=self._what, problem=str(error))
+            self.problem = f"{self._subject}: {error}; what was read before stays in force"
+            log.warning("change not taken", what=self._subject, problem=str(error))
             return False
         self.problem = ""
-        log.info("change taken", what=self._what)
+        log.info("change taken", what=self._subject)
         return True
 
-    def _look(self) -> _State:
+    def _file_states(self) -> _State:
         return tuple(map(_state_of, self._files))
 
 

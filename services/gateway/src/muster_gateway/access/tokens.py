@@ -26,7 +26,7 @@ class Tokens:
     """
 
     def __init__(self, configured: Mapping[str, Token]) -> None:
-        self._known: list[tuple[bytes, Identity]] = []
+        self._identities: list[tuple[bytes, Identity]] = []
         owners: dict[bytes, str] = {}
         for name, entry in configured.items():
             setting = f"gateway.tokens.{name}"
@@ -35,10 +35,10 @@ class Tokens:
                 if digest in owners:
                     raise InvalidToken(f"{setting} and gateway.tokens.{owners[digest]}: the same token, expected two")
                 owners[digest] = name
-                self._known.append((digest, identity))
+                self._identities.append((digest, identity))
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._identities)
 
     def find(self, token: str) -> tuple[bytes, Identity] | None:
         """Returns the token's digest and owner; None: the token is unknown. Takes the same time for every token, so
@@ -53,7 +53,7 @@ class Tokens:
 
     def _of_digest(self, digest: bytes) -> tuple[bytes, Identity] | None:
         match = None
-        for known_digest, identity in self._known:
+        for known_digest, identity in self._identities:
             if compare_digest(known_digest, digest):
                 match = (known_digest, identity)
         return match

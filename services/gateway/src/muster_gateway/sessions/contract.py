@@ -70,13 +70,14 @@ class Session:
 
     :param version: of this content; 0: not stored yet.
     :param since_ns: start of ``state``.
-    :param why: the reason for the state, for people.
+    :param state_reason: the reason for the state, for people.
     :param announced: the last state sent to the scheduler; differs from ``state`` while a note is under way.
     :param registered_at: just behind the accepted registration's answer; NOWHERE after a rebuild.
     :param policy_group: the RM's group; "": none. ``config_checksum``: the value compared within the group; "": not
         known.
     :param config_at: offset of the scheduler's answer with that checksum; UNKNOWN after a rebuild.
-    :param callbacks_told: the scheduler knows of a callback stream (or the note is under way), and not yet of its end.
+    :param callbacks_announced: the scheduler knows of a callback stream (or the note is under way), and not yet of its
+        end.
     :param forgetting_ns: time of the last request to forget the RM, until the scheduler's answer is known here; 0:
         none.
     :param identity: the name of the identity that registered it; "": not known.
@@ -87,11 +88,11 @@ class Session:
     version: int
     state: RmLifecycleState
     since_ns: int
-    why: str
+    state_reason: str
     announced: RmLifecycleState
     registered_at: Cursor
     seats: Mapping[StreamKind, Seat] = field(default_factory=dict)
-    callbacks_told: bool = False
+    callbacks_announced: bool = False
     requests_sent: int = UNKNOWN
     policy_group: str = ""
     config_checksum: str = ""
@@ -102,9 +103,9 @@ class Session:
     @property
     def callbacks_owed(self) -> bool:
         """Whether the scheduler still needs the note that the callback stream has ended."""
-        return self.callbacks_told and not self.seats.get(StreamKind.CALLBACK, NOBODY).gateway_id
+        return self.callbacks_announced and not self.seats.get(StreamKind.CALLBACK, NOBODY).gateway_id
 
-    def held_by(self, living: frozenset[str]) -> bool:
+    def has_live_seat(self, living: frozenset[str]) -> bool:
         """Tells whether a living gateway serves one of the streams."""
         return any(seat.gateway_id in living for seat in self.seats.values())
 

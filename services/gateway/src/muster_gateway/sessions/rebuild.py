@@ -15,7 +15,7 @@ from muster_bus.log import Log
 from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
 from muster_runtime.chance import new_id
 
-from muster_gateway.codec import NO_GROUP, GroupMember, RmStateRecord, read_forgotten, read_known_rm, read_registration
+from muster_gateway.codec import NO_GROUP, GroupMember, RmStateRecord, read_forgotten, read_registration, read_rm_state
 from muster_gateway.errors import SessionStoreDown
 from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
@@ -49,7 +49,7 @@ async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock
 async def _fill(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
     added = 0
     for partition in range(topics.partitions):
-        records, members = await _known_rms(bus, topics, partition)
+        records, members = await _registered_rms(bus, topics, partition)
         for record in records:
             member, identity = members.get(record.rm_id, (NO_GROUP, ""))
             added += await sessions.compare_and_set(_session(record, member, identity, clock))
@@ -62,18 +62,18 @@ def _session(record: RmStateRecord, member: GroupMember, identity: str, clock: C
         version=0,
         state=record.state,
         since_ns=clock.now_ns(),
-        why="found in the log",
+        state_reason="found in the log",
         announced=record.state,
         registered_at=NOWHERE,
         seats={StreamKind.CALLBACK: Seat("", record.callbacks_epoch)} if record.callbacks_epoch else {},
-        callbacks_told=record.callbacks_connected,
+        callbacks_announced=record.callbacks_connected,
         policy_group=member.group,
         config_checksum=member.config_checksum,
         identity=identity,
     )
 
 
-async def _known_rms(
+async def _registered_rms(
     bus: Log, topics: Topics, partition: int
 ) -> tuple[list[RmStateRecord], dict[str, tuple[GroupMember, str]]]:
     reader = await bus.reader(topics.state, partition)
@@ -97,7 +97,7 @@ async def _known_rms(
                         rm_id, member, identity = read_registration(record)
                         members[rm_id] = (member, identity)
                         continue
-                    rm_state = read_forgotten(record) if forgotten else read_known_rm(record)
+                    rm_state = read_forgotten(record) if forgotten else read_rm_state(record)
                 except CodecError as error:
                     log.error("unreadable state", error=str(error))
                     continue

@@ -104,7 +104,7 @@ class Operator:
             again = answered & {each["allocationKey"] for each in shown["pending"]} & set(rm.running)
             if again:
                 self._fail(f"read with the position of {rm_id}: shown as pending are {sorted(again)}, which it has")
-        await self._shows_running(rm, position)
+        await self._shows_running(rm)
         of_it = f"/ws/v1/events/batch?rm={rm_id}"
         last = await self._after(f"{of_it}&count=1", position)
         if last is None:
@@ -115,10 +115,11 @@ class Operator:
             if newest not in about:
                 self._fail(f"read with the position of {rm_id}: there is no event of {newest}, of which it heard")
 
-    async def _shows_running(self, rm: VirtualRm, position: str) -> None:
+    async def _shows_running(self, rm: VirtualRm) -> None:
         if rm.is_adopting:
             return
-        registrations, has = rm.registrations, list(rm.still_has(rm.running))
+        # (All of one moment: a position of before another read is older than what the RM heard since.)
+        position, registrations, has = rm.client.position, rm.registrations, list(rm.still_has(rm.running))
         rows = await self._after(f"/ws/v1/partition/default/nodes?rm={rm.rm_id}", position)
         if rows is None or rm.registrations != registrations or rm.is_adopting:
             return

@@ -46,7 +46,7 @@ def failures_of(shown: Callable[[int], int], meanwhile: Callable[[Rm], None] = l
     :param shown: how many allocations a read with the position of so many shows.
     :param meanwhile: called while the first read is under way.
     """
-    loop, rm = VirtualLoop(1), Rm()
+    loop, rm, failures = VirtualLoop(1), Rm(), list[str]()
     rm.give("ask-1")
 
     def keys(request: Request) -> list[str]:
@@ -67,7 +67,7 @@ def failures_of(shown: Callable[[int], int], meanwhile: Callable[[Rm], None] = l
         Route("/ws/v1/events/batch", batch),
     ])  # fmt: skip
     world = SimpleNamespace(
-        loop=loop, seed=1, now_s=0.0, gateways=["gateway-1"], counts=Counter[str](), failures=list[str](),
+        loop=loop, seed=1, now_s=0.0, gateways=["gateway-1"], counts=Counter[str](), failures=failures,
         channel=lambda *_: SimpleNamespace(), web=SimpleNamespace(target=lambda _: front),
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def failures_of(shown: Callable[[int], int], meanwhile: Callable[[Rm], None] = l
     finally:
         loop.close()
     assert world.counts["read after a position: 200"] == 4
-    return world.failures
+    return failures
 
 
 def test_an_allocation_that_is_told_while_a_read_is_under_way_is_later_than_its_position() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ class VirtualRm(StormRm):
         self.confirms = True
         self.late_s = 0.0
         self._reported: set[str] = set()
+        self._adopted = Counter[str]()  # answers to each report of the last registration
+        self._lost_before = 0  # streams, when it reported
         self._sizes: dict[str, dict[str, int]] = {}
 
     async def _step(self, at_s: float) -> None:
@@ -72,6 +75,8 @@ class VirtualRm(StormRm):
         await self.client.applications_answered()
         again = [existing_allocation(key, app, on, self._sizes[key]) for key, (app, on) in self.running.items()]
         self._reported |= set(self.running)
+        self._adopted.clear()
+        self._lost_before = self.client.metrics.streams_lost
         if again:
             await self.client.send_asks(again)
         self.is_registering = False
@@ -93,11 +98,21 @@ class VirtualRm(StormRm):
 
     def _on_allocated(self, items: Sequence[si.Allocation]) -> None:
         for each in items:
-            if each.allocationKey in self._reported:
-                self._note("adopted", each.allocationKey, each.applicationID, each.nodeID)
-                self._reported.discard(each.allocationKey)
+            key = each.allocationKey
+            if key in self._reported or self._may_be_repeated(key):
+                self._note("adopted", key, each.applicationID, each.nodeID)
+                self._reported.discard(key)
+                if self._adopted[key]:  # (it may have ended between both)
+                    self.running[key] = (each.applicationID, each.nodeID)
+                self._adopted[key] += 1
             else:
                 super()._on_allocated([each])
+
+    def _may_be_repeated(self, key: str) -> bool:
+        """Whether another answer to a report is lawful: reports of many allocations are several records, and a stream
+        that is lost between them has the first ones taken twice (decision 202).
+        """
+        return 0 < self._adopted[key] <= self.client.metrics.streams_lost - self._lost_before
 
     def _on_rejected(self, items: Sequence[Rejection]) -> None:
         for each in items:

@@ -162,7 +162,7 @@ def assert_readable(path: Path, old: dict[str, Any]) -> None:
     topics, kinds = Topics(), set[str]()
     now: ModuleType
     with LogFile(path) as log:
-        for topic, partition in log.places:
+        for topic, partition in log.partition_ids:
             first, end = log.bounds(topic, partition)
             while first < end:
                 records, first = log.read(topic, partition, first)

@@ -194,7 +194,7 @@ def content_of(data: Path) -> dict[Any, Any]:
     """What Muster makes of a log: the state of each key, all other records by their offsets, and the positions."""
     found: dict[Any, Any] = {}
     with LogFile(data / "log.db") as log:
-        for topic, partition in sorted(log.places):
+        for topic, partition in sorted(log.partition_ids):
             records, (at, end) = [], log.bounds(topic, partition)
             while at < end:
                 some, at = log.read(topic, partition, at)

@@ -59,7 +59,7 @@ async def catching_up(world: Rig, seed: int, before_writing: Callable[[], Any]) 
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     await world.scheduler.happen("rm", *[f"e{n}" for n in range(2_000)], padding="x" * 1_000)
-    quotas = gateway._servicer._parts.quotas  # type: ignore[union-attr]
+    quotas = gateway._servicer._dependencies.quotas  # type: ignore[union-attr]
     opened = quotas.on_stream_opened
 
     async def full(*of: Any) -> None:

@@ -91,7 +91,7 @@ MUTANTS: tuple[WholeMutant, ...] = (
     _of(
         "a rejection is not told", "one answer, run", 1, 60.0,
         "muster_core.requests.item_validation:reject",
-        "out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))", "pass",
+        "out.facts.append(RejectedAsk(item.key, item.app_id, reason, is_ask))", "pass",
     ),
     _of(
         "an exporter goes on at the end of the log", "history", 1, 200.0,

@@ -19,13 +19,13 @@ MANY = 10 * LARGE_RECORDS + 5
 
 
 async def test_the_step_that_shows_it_touches_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, parts = [0], PartitionTail.parts
+    made, parts = [0], PartitionTail.split_records
 
     def counted(first: int, records: Sequence[Record], size: int) -> list[TailPart]:
         made[0] += len(records)
         return parts(first, records, size)
 
-    monkeypatch.setattr(PartitionTail, "parts", staticmethod(counted))
+    monkeypatch.setattr(PartitionTail, "split_records", staticmethod(counted))
     settings = LogSettings(sqlite_path=tmp_path / "log.db", partitions=1)
     topics = settings.topics()
     log = SqliteLog(topics.specs(), settings, SystemClock())

@@ -105,7 +105,7 @@ def test_the_settings_of_each_service_are_taken(name: Any) -> None:
     assert settings.log.kafka_security_protocol == "SASL_SSL"
     assert settings.log.kafka_password()
     if name != "gateway":
-        bootstrap._check_doors(settings, name)
+        bootstrap._check_listeners(settings, name)
         return
     assert settings.gateway.http_open is False
     assert {name: token.role for name, token in settings.gateway.tokens.items()} == {

@@ -199,12 +199,11 @@ async def test_every_command_takes_certificate_and_token(
         # a token counts before the certificate, also a token from the environment
         # (A refusal gets all the time that it needs; only a call that gets no answer ends with the timeout.)
         refused = ("admin", "pause", "--rm", "mine", *at)
-        pause = (*refused, "--timeout-s", "0.5")
+        pause = (*refused, "--timeout-s", "5")  # (a busy machine may need half a second for the connection alone)
         assert await _run(*refused, *guarded.flags) == 1
         assert "rm.test may not operate rmID 'mine'" in capsys.readouterr().err
         assert await _run(*pause, *guarded.flags, "--token-file", str(guarded.file("token"))) == 1
-        # (A busy machine may need half a second for the connection alone.)
-        silent = rf"{scheduler_silent(world.topics.partition_of('mine'))}|no answer: Deadline Exceeded"
+        silent = scheduler_silent(world.topics.partition_of("mine"))
         assert re.search(silent, capsys.readouterr().err), "admitted, and never answered"
         for name, file in (("CA", "ca"), ("CERT", "crt"), ("KEY", "key")):
             monkeypatch.setenv(f"MUSTER_TLS_{name}", str(guarded.file(file)))

@@ -7,6 +7,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -194,7 +195,13 @@ async def test_a_note_costs_no_request(settings: LogSettings, topics: Topics) ->
     # (Lookups have their own times; some requests are sent again while markers of the last transaction are written.)
     lookups = {"FindCoordinatorRequest", "MetadataRequest"}
     assert set(sent["scheduler"]) - lookups == set(sent["derive"]) - lookups
-    assert sent["scheduler"].count("EndTxnRequest") == sent["derive"].count("EndTxnRequest") == 3, sent
+    # (Kafka may have a request for a transaction repeated, until the last one's markers are written: it counts once.)
+    once = {
+        group: [kind for kind, _ in groupby(kind for kind in kinds if kind not in lookups)]
+        for group, kinds in sent.items()
+    }
+    for kind in ("TxnOffsetCommitRequest", "EndTxnRequest"):
+        assert once["scheduler"].count(kind) == once["derive"].count(kind) == 3, (kind, sent)
 
 
 async def test_topics_that_were_deleted_and_created_again(

@@ -40,12 +40,10 @@ PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
   tests/benchmarks/test_sockets.py
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-# (One process plays tests/page, first what looks at the cluster as it begins.)
-PAGE_TESTS := $(wildcard tests/page/test_views.py) $(filter-out %/test_views.py,$(wildcard tests/page/test_*.py))
 # Of whole systems `make test` has what shows that each real thing works: commands, processes, a kill, Kafka, Redis,
 # PostgreSQL, TLS, Chromium. The others take three times as long: `make test-systems`, and `make test-long` what it has
 # in a larger form (tests/README.md). Those first that take longest.
-LONG_SYSTEM_TESTS := $(filter-out %/test_views.py %/test_search.py,$(PAGE_TESTS)) $(wildcard \
+LONG_SYSTEM_TESTS := $(filter-out %/test_views.py %/test_search.py,$(wildcard tests/page/test_*.py)) $(wildcard \
   $(addprefix tests/chaos/test_,outages.py gateways.py backup.py kill_commands.py kill_gangs.py kill_metrics.py kill_reload.py) \
   $(addprefix tests/e2e/test_,tutorials.py replay.py external_faults.py quotas.py clock_steps.py followers_process.py lost_log.py \
   damaged_*.py absent_rms.py bad_configuration.py migrate.py no_garbage.py) \
@@ -55,6 +53,7 @@ LONG_SYSTEM_TESTS := $(filter-out %/test_views.py %/test_search.py,$(PAGE_TESTS)
   state_of_the_whole.py callback_stores.py) tests/benchmarks/test_*.py)
 LONG_SYSTEM_TESTS := $(filter-out $(LOAD_TESTS),$(LONG_SYSTEM_TESTS))
 LONG_TESTS := tests/chaos/test_kill_export.py tests/chaos/test_kill_faults.py tests/e2e/test_generated_bad_calls.py
+# (One process plays tests/page, first what looks at the cluster as it begins.)
 FIRST_SYSTEM_TESTS := $(wildcard tests/page/test_views.py tests/page/test_search.py $(addprefix tests/e2e/test_,history.py demo.py up.py))
 SYSTEM_TESTS := $(FIRST_SYSTEM_TESTS) $(filter-out $(FIRST_SYSTEM_TESTS) $(LONG_SYSTEM_TESTS) $(LONG_TESTS) $(LOAD_TESTS),$(wildcard \
   $(addsuffix /test_*.py,tests/integration tests/e2e tests/chaos)))
@@ -140,7 +139,7 @@ example-external: install ## an example plugin, installed from its own package: 
 
 test: install-dev ## the tests, with one of each kind of whole system; finds or installs Kafka, Redis, PostgreSQL and Chromium (tests/README.md)
 	@scripts/test-servers
-	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
+	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(PYTEST) $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
 test-systems: install-dev ## the tests of whole systems that `make test` has not: outages, kills, the page, tutorials, examples
 	@scripts/test-servers

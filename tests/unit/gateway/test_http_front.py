@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from counters import by_status
 from muster_gateway.authentication import Authenticator
 from muster_gateway.http_front import HttpBackend, HttpFront, respond
 from muster_gateway.settings import GatewaySettings
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
 from muster_runtime.caller import Caller
-from prometheus_client import REGISTRY
 from starlette.types import Receive, Scope, Send
 
 
@@ -90,13 +90,7 @@ async def test_a_stream_without_a_place_is_audited_and_no_other_read() -> None:
 
 def _forwarded() -> dict[str, float]:
     """Return the requests that were sent to the view so far, by status."""
-    return {
-        sample.labels["status"]: sample.value
-        for metric in REGISTRY.collect()
-        if metric.name == "muster_gateway_http_forwarded"
-        for sample in metric.samples
-        if sample.name.endswith("_total") and sample.labels["target"] == "view"
-    }
+    return by_status("muster_gateway_http_forwarded", target="view")
 
 
 async def _answers_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:

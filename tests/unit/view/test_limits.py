@@ -9,8 +9,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
+from counters import by_status
 from muster_view import ViewService
-from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 from unit.view.recorded import Bench, Recorded
 
@@ -116,13 +116,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_holds_nothing(bench: Bench
 
 def counted(route: str) -> dict[str, float]:
     """Return the requests of a route so far, by status."""
-    return {
-        sample.labels["status"]: sample.value
-        for metric in REGISTRY.collect()
-        if metric.name == "muster_view_requests"
-        for sample in metric.samples
-        if sample.name.endswith("_total") and sample.labels["route"] == route
-    }
+    return by_status("muster_view_requests", route=route)
 
 
 async def test_a_request_that_is_cancelled_is_no_error(bench: Bench) -> None:

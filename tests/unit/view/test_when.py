@@ -189,7 +189,7 @@ async def test_without_a_thread_for_its_process_there_is_no_forecast(
 
 async def test_on_a_loop_without_sockets_there_is_no_forecast(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: object) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # what asyncio says where a loop has no Unix sockets
 
     monkeypatch.setattr(Channel, "over", none)
     await bench.write(waiting(bench, 1_000))

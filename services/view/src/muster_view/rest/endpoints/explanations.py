@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from muster_bus.clock import Clock, recorded_ns
 from muster_core.model.application import Application, Ask
 from muster_core.partition import Partition
@@ -35,6 +38,15 @@ from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import queue_path, since
 from muster_view.rest.state_source import StateSource
 from muster_view.settings import ViewSettings
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answers 503 where a forecaster refuses. Raises HttpError."""
+    try:
+        yield
+    except (ForecastBusy, ForecastUnavailable) as error:
+        raise HttpError(503, str(error)) from None
 
 
 class ExplainEndpoints:
@@ -82,10 +94,8 @@ class ExplainEndpoints:
 
     async def _forecast(self, rm_id: str, since_ns: int) -> ForecastReply | None:
         """The forecast of an RM; None: it is still being made. Raises HttpError."""
-        try:
+        with _refusals():
             return await self._forecaster.forecast(rm_id, lambda: self._present(rm_id), since_ns=since_ns)
-        except (ForecastBusy, ForecastUnavailable) as error:
-            raise HttpError(503, str(error)) from None
 
     async def row_when(self, call: HttpCall) -> HttpAnswer:
         state, row = self._row(call, since(call))
@@ -137,10 +147,8 @@ class ExplainEndpoints:
         if pause is not None:
             return HttpAnswer(json_render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
         rm_id = state.info.rm_id
-        try:
+        with _refusals():
             reply = await self._forecaster.futures(rm_id, config, lambda: self._present(rm_id))
-        except (ForecastBusy, ForecastUnavailable) as error:
-            raise HttpError(503, str(error)) from None
         state, partition = self._compared(call)  # (either may have ended meanwhile)
         if reply is None:
             return HttpAnswer(json_render.body(explain_futures.not_ready(partition, self._now_ns(state))))

@@ -52,17 +52,17 @@ class YamlReader:
 
     def __init__(self) -> None:
         self.problems: list[ConfigProblem] = []
-        self._told: dict[Severity, int] = {"error": 0, "warning": 0}
+        self._report_counts: dict[Severity, int] = {"error": 0, "warning": 0}
 
     # ---- problems --------------------------------------------------------------------------------------------------
 
     def error(self, path: str, position: Place | None, message: str) -> None:
         """Reports a problem that makes the text unusable."""
-        self._tell("error", path, position, message)
+        self._report("error", path, position, message)
 
     def warn(self, path: str, position: Place | None, message: str) -> None:
         """Reports an accepted part that does not have the effect that it seems to have."""
-        self._tell("warning", path, position, message)
+        self._report("warning", path, position, message)
 
     def unreadable(self, position: Place | None, message: str) -> None:
         """Reports that the text is no YAML."""
@@ -71,14 +71,14 @@ class YamlReader:
     @property
     def errors(self) -> int:
         """Number of errors, including those beyond the limit."""
-        return self._told["error"]
+        return self._report_counts["error"]
 
     def listens(self, severity: Severity) -> bool:
         """Tells whether a further problem of the severity would be recorded."""
-        return self._told[severity] < PROBLEMS_MAX
+        return self._report_counts[severity] < PROBLEMS_MAX
 
-    def _tell(self, severity: Severity, path: str, position: Place | None, message: str) -> None:
-        count = self._told[severity] = self._told[severity] + 1
+    def _report(self, severity: Severity, path: str, position: Place | None, message: str) -> None:
+        count = self._report_counts[severity] = self._report_counts[severity] + 1
         if count > PROBLEMS_MAX:
             return
         line, column = (position[0] + 1, position[1] + 1) if position is not None else (0, 0)

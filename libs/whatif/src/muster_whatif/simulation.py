@@ -198,14 +198,14 @@ class _Simulation:
     # ---- what the resource manager sends -----------------------------------------------------------------------------
 
     def _begin(self, now_ns: int) -> None:
-        self._hear(self._core.start(now_ns), now_ns)
-        self._hear(self._core.apply(SetEvents(tracking=False, requests=False), now_ns), now_ns)
+        self._apply_outcome(self._core.start(now_ns), now_ns)
+        self._apply_outcome(self._core.apply(SetEvents(tracking=False, requests=False), now_ns), now_ns)
         for first in range(0, len(self._machines), _NODES_AT_ONCE):
             nodes = tuple(
                 NodeItem(machine.name, NodeAction.CREATE, dict(machine.attributes), capacity=machine.quantities)
                 for machine in self._machines[first : first + _NODES_AT_ONCE]
             )
-            self._hear(self._core.apply(UpdateNodes(nodes), now_ns), now_ns)
+            self._apply_outcome(self._core.apply(UpdateNodes(nodes), now_ns), now_ns)
 
     def _end_due(self, now_ns: int) -> bool:
         releases = []
@@ -221,7 +221,7 @@ class _Simulation:
             task = life.task
             releases.append(self._release(task, Termination.STOPPED_BY_RM))
         if releases:
-            self._hear(self._core.apply(UpdateAllocations((), releases), now_ns), now_ns)
+            self._apply_outcome(self._core.apply(UpdateAllocations((), releases), now_ns), now_ns)
         return bool(releases)
 
     def _arrive(self, now_ns: int) -> bool:
@@ -235,7 +235,7 @@ class _Simulation:
             bare.append(self._bare.popleft())
         if bare:
             items = tuple(self._application(app) for app in bare)
-            self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
+            self._apply_outcome(self._core.apply(UpdateApplications(items), now_ns), now_ns)
         if not tasks:
             return False
         new: dict[str, WorkloadTask] = {}
@@ -245,10 +245,10 @@ class _Simulation:
         if new:
             self._apps.update(new)
             items = tuple(self._application(task) for task in new.values())
-            self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
+            self._apply_outcome(self._core.apply(UpdateApplications(items), now_ns), now_ns)
         tasks = [task for task in tasks if not self._played.lives[task.name].rejected]
         self._waiting.update(dict.fromkeys(task.name for task in tasks))
-        self._hear(self._core.apply(UpdateAllocations([self._ask(task) for task in tasks]), now_ns), now_ns)
+        self._apply_outcome(self._core.apply(UpdateAllocations([self._ask(task) for task in tasks]), now_ns), now_ns)
         return True
 
     def _restart(self, now_ns: int) -> None:
@@ -259,11 +259,11 @@ class _Simulation:
         used = {lives[name].task.application_id for name in (*self._running, *self._waiting)}
         self._apps = {app_id: task for app_id, task in self._apps.items() if app_id in used}
         items = tuple(self._application(task) for task in self._apps.values())
-        self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
+        self._apply_outcome(self._core.apply(UpdateApplications(items), now_ns), now_ns)
         allocations = [self._ask(lives[name].task, lives[name].node) for name in self._running]
-        self._hear(self._core.apply(UpdateAllocations(allocations), now_ns), now_ns)
+        self._apply_outcome(self._core.apply(UpdateAllocations(allocations), now_ns), now_ns)
         asks = [self._ask(lives[name].task) for name in self._waiting]
-        self._hear(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
+        self._apply_outcome(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
 
     def _application(self, task: WorkloadTask | BareApplication) -> AppItem:
         gang = self._gangs.get(task.application_id)
@@ -310,13 +310,13 @@ class _Simulation:
 
     def _decide(self, now_ns: int) -> None:
         while True:
-            has_confirmed = self._hear(self._core.cycle(now_ns, _BUDGET), now_ns)
+            has_confirmed = self._apply_outcome(self._core.cycle(now_ns, _BUDGET), now_ns)
             if self._again:
                 self._arrive(now_ns)
             elif self._core.exhausted and not has_confirmed:
                 return
 
-    def _hear(self, out: Outcome, now_ns: int) -> bool:
+    def _apply_outcome(self, out: Outcome, now_ns: int) -> bool:
         """Takes an outcome. Returns whether releases were confirmed: they have made room."""
         confirmed: list[ReleaseItem] = []
         for fact in out.facts:
@@ -334,7 +334,7 @@ class _Simulation:
                 case UpdatedApplication() if fact.state in _OVER:
                     self._apps.pop(fact.app_id, None)
         if confirmed:
-            self._hear(self._core.apply(UpdateAllocations((), confirmed), now_ns), now_ns)
+            self._apply_outcome(self._core.apply(UpdateAllocations((), confirmed), now_ns), now_ns)
         return bool(confirmed)
 
     def _started(self, fact: NewAllocation, now_ns: int) -> None:

@@ -176,7 +176,7 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def store_request_position(self, held: HeldSeat, position: int, stored: int) -> GatewayError | None:
+    async def store_request_position(self, seat: HeldSeat, position: int, stored: int) -> GatewayError | None:
         """Stores the position of the last request event that a callback stream sent. Returns why the stream no longer
         has its seat; None: it has.
 
@@ -187,19 +187,19 @@ class SessionManager:
 
         Raises SessionStoreDown.
         """
-        own = Seat(self._gateway_id, held.epoch)
+        own = Seat(self._gateway_id, seat.epoch)
 
         def change(session: Session | None) -> Session | None:
             if session is None:
                 return None
             if session.requests_sent == stored:
                 return replace(session, requests_sent=position)
-            if session.seats.get(held.kind) != own:
+            if session.seats.get(seat.kind) != own:
                 return None
             return replace(session, requests_sent=max(position, session.requests_sent))
 
-        session = await self._change(held.rm_id, change)
-        return seat_loss_error(session, held) if session is not None else None
+        session = await self._change(seat.rm_id, change)
+        return seat_loss_error(session, seat) if session is not None else None
 
     async def release_seat(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
         """Empties the seat of a stream that ended. Changes nothing if another stream has taken the seat meanwhile."""

@@ -122,7 +122,7 @@ class Recovery:
         kept = self._backfill.kept_there(node_id, now_ns)
         allocation = self._change(existing, demand, node_id, uuid, out, now_ns, echo=echo or late)
         if late:
-            self._tell_promise(allocation, out, now_ns)
+            self._emit_promise(allocation, out, now_ns)
         self._backfill.tell_moved(kept, allocation, out, now_ns)
         return allocation
 
@@ -177,7 +177,7 @@ class Recovery:
             self._releases.emit_ended(allocation, EventDetail.ALLOC_REPLACED, out, now_ns)
 
     @staticmethod
-    def _tell_promise(allocation: Allocation, out: Outcome, now_ns: int) -> None:
+    def _emit_promise(allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Adds an event for people if the RM says that a backfilled allocation lasts for longer than promised."""
         by, said_ms = allocation.backfilled, allocation.demand.execution_timeout_ms
         assert by is not None, f"{allocation} promised nothing"

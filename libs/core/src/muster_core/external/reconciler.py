@@ -442,7 +442,7 @@ class ExternalReconciler:
         previous = app = state.live_application(app_id)
         if app is not None and app.source:
             owner = next((entry for entry in entries if entry.source == app.source), None)
-            if owner is None or not _is_as_said(app, owner.said):
+            if owner is None or not _matches_report(app, owner.said):
                 yield from self._lifecycle.remove_in_steps(app, out, now_ns)
                 app = None
             elif isinstance(owner.said, ExternalApplication) and app.tags != owner.said.tags:
@@ -596,7 +596,7 @@ def _types_of(report: ExternalObject) -> list[str]:
     return []
 
 
-def _is_as_said(app: Application, report: ExternalObject) -> bool:
+def _matches_report(app: Application, report: ExternalObject) -> bool:
     """Whether the application has the queue and the user that its source says."""
     assert isinstance(report, ExternalApplication)
     return (app.requested_queue, app.user, app.groups_of_user) == (report.queue, report.user, _groups(report))

@@ -221,7 +221,7 @@ class NodeIndex:
         key = self._moved.pop(node, key)
         node.index_key = None
         index = bisect_right(self._lows, key) - 1
-        self._take_out(index, key)
+        self._remove_from_block(index, key)
         self._mend(index)
 
     def move(self, node: Node, score: float) -> None:
@@ -271,7 +271,7 @@ class NodeIndex:
         if len(block.keys) > BLOCK_NODES_MAX:
             self._split(index)
 
-    def _take_out(self, index: int, key: NodeKey) -> None:
+    def _remove_from_block(self, index: int, key: NodeKey) -> None:
         block = self._blocks[index]
         spot = bisect_left(block.keys, key)
         del block.keys[spot], block.nodes[spot], block.masks[spot]

@@ -274,21 +274,21 @@ def _choose(entries: list[VictimUnit], needs: list[int], own: SearchBudget, budg
         if not own.spend(1) or not budget.spend(1):
             budget.ran_out = True
             for index in taken:
-                _take(entries[index], remaining, -1)
+                _apply_entry(entries[index], remaining, -1)
             return []
         if position < count and all(need <= most for need, most in zip(remaining, suffix_sums[position], strict=True)):
             entry = entries[position]
             helps = any(need > 0 and gain > 0 for need, gain in zip(remaining, entry.gains, strict=True))
             free = barred.get(_kind(entry), len(taken) + 1) > len(taken)
             if helps and free and entry.branch.allows(entry.items):
-                _take(entry, remaining, 1)
+                _apply_entry(entry, remaining, 1)
                 taken.append(position)
             position += 1
             continue
         if not taken:
             return []
         position = taken.pop()
-        _take(entries[position], remaining, -1)
+        _apply_entry(entries[position], remaining, -1)
         # Another entry of this kind would be a dead end, too.
         barred = {kind: depth for kind, depth in barred.items() if depth <= len(taken)}
         barred[_kind(entries[position])] = len(taken)
@@ -316,7 +316,7 @@ def _trim(chosen: list[VictimUnit], needs: list[int]) -> list[VictimUnit]:
     return kept
 
 
-def _take(entry: VictimUnit, remaining: list[int], sign: int) -> None:
+def _apply_entry(entry: VictimUnit, remaining: list[int], sign: int) -> None:
     for index, gain in enumerate(entry.gains):
         remaining[index] -= sign * gain
     entry.apply(sign)

@@ -152,7 +152,9 @@ class AllocationRequests:
             reject(replace(item, app_id=reported_app_id), f"allocation {item.key}: {reason}", out)
             return
         if old is not None:
-            demand = item_conversion.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
+            demand = item_conversion.demand_of(
+                _with_stored_properties(item, old), shape, old.submission, old.created_ns
+            )
             declared = item.execution_timeout_ms > 0
             allocation = partition.recovery.change(
                 old, demand, item.node_id, item.uuid, out, now_ns, echo=True, declared=declared
@@ -391,7 +393,7 @@ def _adoption_problem(partition: Partition, app: Application | None, item: AskIt
     return f"allocation {item.key}: {problem}" if problem else ""
 
 
-def _as_far_as_said(item: AskItem, allocation: Allocation) -> AskItem:
+def _with_stored_properties(item: AskItem, allocation: Allocation) -> AskItem:
     """Properties for which an allocation's message has no field stay as its ask had them."""
     timeout_ms = item.execution_timeout_ms or allocation.execution_timeout_ms
     item = replace(item, execution_timeout_ms=timeout_ms, previous_generation=allocation.previous_generation)

@@ -98,7 +98,7 @@ class ForwardSimulation:
                     if allocation.releasing and not allocation.source:
                         confirmed.append(_release(partition.name, allocation, Termination.STOPPED_BY_RM))
         if confirmed:
-            self._hear(core.apply(UpdateAllocations((), confirmed), now_ns), remaining)
+            self._apply_outcome(core.apply(UpdateAllocations((), confirmed), now_ns), remaining)
         # 2. one moment after the other
         turns = 0
         while remaining and (turns % _TURNS_BETWEEN or self._goes_on()):
@@ -106,7 +106,7 @@ class ForwardSimulation:
             self._end_due(remaining)
             self._arrive(remaining)
             while True:
-                confirmed_some = self._hear(core.cycle(self._now_ns, _BUDGET), remaining)
+                confirmed_some = self._apply_outcome(core.cycle(self._now_ns, _BUDGET), remaining)
                 if core.exhausted and not confirmed_some:
                     break
             following = (
@@ -144,7 +144,7 @@ class ForwardSimulation:
             if allocation is not None:
                 releases.append(_release(partition, allocation, Termination.STOPPED_BY_RM))
         if releases:
-            self._hear(self._core.apply(UpdateAllocations((), releases), self._now_ns), remaining)
+            self._apply_outcome(self._core.apply(UpdateAllocations((), releases), self._now_ns), remaining)
 
     def _arrive(self, remaining: set[AskName]) -> None:
         apps: dict[str, AppItem] = {}
@@ -171,11 +171,11 @@ class ForwardSimulation:
                 )
             )
         if apps:
-            self._hear(self._core.apply(UpdateApplications(tuple(apps.values())), self._now_ns), remaining)
+            self._apply_outcome(self._core.apply(UpdateApplications(tuple(apps.values())), self._now_ns), remaining)
         if asks:
-            self._hear(self._core.apply(UpdateAllocations(asks), self._now_ns), remaining)
+            self._apply_outcome(self._core.apply(UpdateAllocations(asks), self._now_ns), remaining)
 
-    def _hear(self, out: Outcome, remaining: set[AskName]) -> bool:
+    def _apply_outcome(self, out: Outcome, remaining: set[AskName]) -> bool:
         """Takes an outcome, and confirms its releases. Returns whether there were any: they have made room."""
         confirmed_some = False
         while True:

@@ -54,7 +54,7 @@ class _RequestLogReader:
 
     def read(self, records: list[Record]) -> ReplayableWorkload:
         for now_ns, message in records:
-            self._take(now_ns, message)
+            self._apply_message(now_ns, message)
         begin_ns = records[0][0] if records else 0
         until_ns = records[-1][0] if records else 0
 
@@ -82,7 +82,7 @@ class _RequestLogReader:
         }
         return ReplayableWorkload(workload, starts, seconds(until_ns))
 
-    def _take(self, now_ns: int, message: object) -> None:
+    def _apply_message(self, now_ns: int, message: object) -> None:
         match message:
             case RegistrationEntry():
                 self._registered.append(now_ns)

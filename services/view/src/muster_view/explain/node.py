@@ -79,7 +79,7 @@ def explain(
         allocated=quantities(node.allocated),
         occupied=quantities(node.occupied),
         available=quantities(node.available),
-        kept_for=[_kept_for(ask) for ask in node.reservations],
+        kept_for=[_reservation_dao(ask) for ask in node.reservations],
         told_to_go=sum(allocation.releasing for allocation in allocations),
         waiting=waiting,
         refusals=len(node.refused_by),
@@ -135,7 +135,7 @@ def _source(part: SourceNodeReport) -> NodeSourceDao:
     )
 
 
-def _kept_for(ask: Ask) -> KeptForDao:
+def _reservation_dao(ask: Ask) -> KeptForDao:
     return KeptForDao(
         application_id=ask.app.app_id,
         allocation_key=ask.key,
@@ -179,12 +179,12 @@ def _on_node(allocation: Allocation) -> OnNodeDao:
         priority=allocation.priority,
         placeholder=allocation.placeholder,
         since=allocation.allocated_ns,
-        told=_told(allocation),
+        told=_release_cause(allocation),
         told_at=allocation.releasing_since_ns,
     )
 
 
-def _told(allocation: Allocation) -> str:
+def _release_cause(allocation: Allocation) -> str:
     if allocation.preempted is not None:
         return "PREEMPTED"
     if allocation.replaced_by is not None:
@@ -279,16 +279,16 @@ def _full(head: NodeHeadDao) -> list[str]:
 def _message(head: NodeHeadDao, allocations: int, foreign: int, pause: Reason | None) -> str:
     sentences = [
         pause.sentence() if pause is not None else "",
-        _takes(head),
+        _admission_sentence(head),
         _spoken_of(head),
         _back(head),
-        _kept(head),
+        _reservation_sentence(head),
     ]
     sentences += [_has(head, allocations, foreign), _refused(head), _would_fit(head.waiting)]
     return " ".join(text for text in sentences if text)
 
 
-def _takes(head: NodeHeadDao) -> str:
+def _admission_sentence(head: NodeHeadDao) -> str:
     if head.schedulable and head.ready:
         return ""
     if head.closed and not head.schedulable:
@@ -328,7 +328,7 @@ def _back(head: NodeHeadDao) -> str:
     )
 
 
-def _kept(head: NodeHeadDao) -> str:
+def _reservation_sentence(head: NodeHeadDao) -> str:
     if not head.kept_for:
         return ""
     first = head.kept_for[0]

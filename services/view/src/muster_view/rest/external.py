@@ -110,7 +110,7 @@ def _object(entry: ReportedObject) -> ObjectDao:
     return ObjectDao(
         kind=entry.kind.value,
         id=entry.object_id,
-        said=_said(entry.said),
+        said=_report_fields(entry.said),
         since=entry.since_ns,
         stale=entry.stale,
         problem=entry.problem,
@@ -121,7 +121,7 @@ def _object(entry: ReportedObject) -> ObjectDao:
     )
 
 
-def _said(report: ExternalObject) -> dict[str, object]:
+def _report_fields(report: ExternalObject) -> dict[str, object]:
     match report:
         case ExternalNode():
             return {

@@ -84,12 +84,12 @@ def _allocations(allocations: list[Allocation]) -> bytes:
     )[1:-1]
 
 
-def _kept_allocations(allocations: list[Allocation]) -> bytes:
+def _cached_allocations(allocations: list[Allocation]) -> bytes:
     """Allocations of a follower never change: another record makes another object. So their text is cached."""
-    return b",".join([allocation.shown or _keep(allocation) for allocation in allocations])
+    return b",".join([allocation.shown or _cache_rendered(allocation) for allocation in allocations])
 
 
-def _keep(allocation: Allocation) -> bytes:
+def _cache_rendered(allocation: Allocation) -> bytes:
     allocation.shown = text = go_json(dao.foreign(allocation) if allocation.foreign else dao.allocation(allocation))
     return text
 
@@ -149,7 +149,7 @@ def queue(
 
 
 def _texts_of(partition: Partition) -> Callable[[list[Allocation]], bytes]:
-    return _allocations if partition.searching else _kept_allocations
+    return _allocations if partition.searching else _cached_allocations
 
 
 def _with_lists(head: bytes, lists: Lists, tail: bytes) -> Pieces:

@@ -70,7 +70,7 @@ class RemovedObjects:
             self._note_preempted(rm_id, partition, parts)
             return
         object_kind = _KINDS.get(kind)
-        state = _found(partition, WantedObject(object_kind, parts[0])) if object_kind is not None else None
+        state = _find_state(partition, WantedObject(object_kind, parts[0])) if object_kind is not None else None
         if object_kind is None or state is None:
             return
         key = ObjectKey(rm_id, object_kind, parts[0])
@@ -110,7 +110,7 @@ def pieces(state: RmEntry, departed: RemovedObjects, objects: Iterable[WantedObj
     partitions = list(state.core.partitions.values())
     separator = head.encode()
     for obj in objects:
-        present = (_found(partition, obj) for partition in partitions)
+        present = (_find_state(partition, obj) for partition in partitions)
         gone = departed.find(ObjectKey(info.rm_id, obj.kind, obj.id))
         yield separator + go_json([object_state for object_state in (*present, *gone) if object_state is not None])
         separator = b","
@@ -125,7 +125,7 @@ _KINDS: dict[str, Literal["application", "rejected", "queue", "node"]] = {
 }
 
 
-def _found(partition: Partition, obj: WantedObject) -> ObjectStateDao | None:
+def _find_state(partition: Partition, obj: WantedObject) -> ObjectStateDao | None:
     match obj.kind:
         case "application" | "rejected":
             refused = partition.rejected.get(obj.id)

@@ -50,7 +50,7 @@ class Routes(Generic[E]):
         """
         path_parts = parts if parts is not None else path.split("/")[1:]
         for route_parts, pattern, endpoint in self._by_length.get(len(path_parts), ()):
-            parameters = _take(route_parts, path_parts)
+            parameters = _parse_parameters(route_parts, path_parts)
             if parameters is not None:
                 return RouteMatch(pattern, endpoint, parameters)
         return None
@@ -66,7 +66,7 @@ class Routes(Generic[E]):
         return None
 
 
-def _take(parts: tuple[str, ...], path_parts: list[str]) -> dict[str, str] | None:
+def _parse_parameters(parts: tuple[str, ...], path_parts: list[str]) -> dict[str, str] | None:
     parameters: dict[str, str] = {}
     for part, text in zip(parts, path_parts, strict=True):
         if part[:1] == "{":
